@@ -1,0 +1,262 @@
+//! What the allocator needs from a driver.
+//!
+//! [`Device`] is the only door between the allocator and a GPU. [`sim`] is a GPU in memory,
+//! [`cuda`] is a real one through cudarc's driver API.
+
+pub mod cuda;
+pub mod sim;
+
+use std::fmt;
+
+/// A stream, by its raw handle (`CUstream` as an integer). The default stream is 0.
+///
+/// Handles are compared as unsigned integers: free blocks are ordered by them [spec 3.1].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Stream(u64);
+
+impl Stream {
+    /// The default (null) stream.
+    pub const DEFAULT: Stream = Stream(0);
+
+    /// A stream from its raw driver handle.
+    pub const fn from_raw(handle: u64) -> Self {
+        Stream(handle)
+    }
+
+    /// The raw driver handle.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:#x})", self.0)
+    }
+}
+
+/// A driver event, by a handle that only the device that made it understands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Event(pub u64);
+
+/// A piece of physical memory made by [`Device::mem_create`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PhysicalHandle(pub u64);
+
+/// Identifies one stream capture under way (unique per capture in the process).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CaptureId(pub u64);
+
+/// A node of a graph under capture, by a handle that only its device understands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct GraphNode(pub u64);
+
+/// The kind of shareable handle that physical memory is created for [spec 13.3].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum HandleType {
+    /// Not shareable.
+    #[default]
+    None,
+    /// A POSIX file descriptor.
+    PosixFileDescriptor,
+    /// A fabric handle (several hosts).
+    Fabric,
+}
+
+/// Free and total bytes as the driver reports them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemInfo {
+    /// Bytes that the driver could still hand out.
+    pub free: u64,
+    /// Bytes of the whole device.
+    pub total: u64,
+}
+
+/// What is fixed about a device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct DeviceProperties {
+    /// Index among the visible devices.
+    pub ordinal: u32,
+    /// Product name, as the driver gives it.
+    pub name: String,
+    /// Total memory in bytes.
+    pub total_memory: u64,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// Driver version as `1000 * major + 10 * minor`; 0 where there is no driver.
+    pub driver_version: u32,
+    /// The device's UUID; zeros where unknown.
+    pub uuid: [u8; 16],
+    /// PCI domain, bus and device number.
+    pub pci: (u32, u32, u32),
+    /// Whether virtual memory management works ([`Device::address_reserve`] and the like).
+    pub supports_virtual_memory: bool,
+    /// Whether memory can be created for GPUDirect RDMA with virtual memory management.
+    pub supports_rdma: bool,
+    /// Whether this is a simulated device.
+    pub simulated: bool,
+}
+
+/// Memory that one process holds on a device, as NVML (or the simulation) tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessMemory {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes in use; `None` where the driver does not say.
+    pub used: Option<u64>,
+    /// Whether it is the calling process.
+    pub is_self: bool,
+}
+
+/// Why a driver call failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The device has not enough memory for the call.
+    #[error("{call}: out of memory")]
+    OutOfMemory {
+        /// The driver function.
+        call: &'static str,
+    },
+    /// The device or driver cannot do this at all.
+    #[error("{call}: not supported by this device or driver")]
+    NotSupported {
+        /// The driver function.
+        call: &'static str,
+    },
+    /// The driver is shutting down: whatever was to be freed is gone already.
+    #[error("{call}: the driver is shutting down")]
+    ShuttingDown {
+        /// The driver function.
+        call: &'static str,
+    },
+    /// Any other error.
+    #[error("{call} failed: {name} ({code})")]
+    Driver {
+        /// The driver function.
+        call: &'static str,
+        /// The driver's error number.
+        code: u32,
+        /// The driver's name for it, such as `CUDA_ERROR_INVALID_VALUE`.
+        name: String,
+    },
+}
+
+impl DeviceError {
+    /// Whether the call failed for lack of memory, so that releasing some may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, DeviceError::OutOfMemory { .. })
+    }
+}
+
+/// The result of a driver call.
+pub type DeviceResult<T> = Result<T, DeviceError>;
+
+/// What the allocator needs from a driver. All calls may come from any thread.
+///
+/// Sizes and addresses are in bytes. An implementation makes the right context current in every call and
+/// leaves no sticky error behind. Calls with a default body are optional abilities.
+pub trait Device: Send + Sync + fmt::Debug + 'static {
+    /// What is fixed about the device.
+    fn properties(&self) -> &DeviceProperties;
+
+    /// Allocates device memory (`cuMemAlloc`). During a stream capture of the calling thread the capture mode
+    /// is relaxed around the call [spec 4.3].
+    fn malloc(&self, bytes: u64) -> DeviceResult<u64>;
+
+    /// Frees what [`malloc`](Device::malloc) gave (`cuMemFree`). Waits for the device.
+    fn free(&self, address: u64) -> DeviceResult<()>;
+
+    /// Free and total memory (`cuMemGetInfo`).
+    fn mem_get_info(&self) -> DeviceResult<MemInfo>;
+
+    /// Reports a pending asynchronous error, if there is one.
+    fn pending_error(&self) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    /// Creates an event without timing.
+    fn event_create(&self) -> DeviceResult<Event>;
+    /// Destroys an event.
+    fn event_destroy(&self, event: Event) -> DeviceResult<()>;
+    /// Records the event on a stream.
+    fn event_record(&self, event: Event, stream: Stream) -> DeviceResult<()>;
+    /// Whether everything before the event has run.
+    fn event_query(&self, event: Event) -> DeviceResult<bool>;
+    /// Blocks until everything before the event has run.
+    fn event_synchronize(&self, event: Event) -> DeviceResult<()>;
+    /// Makes later work on `stream` wait for the event, without blocking the caller.
+    fn stream_wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()>;
+    /// Blocks until the stream is idle.
+    fn stream_synchronize(&self, stream: Stream) -> DeviceResult<()>;
+    /// Blocks until the device is idle.
+    fn device_synchronize(&self) -> DeviceResult<()>;
+
+    /// The capture that the stream takes part in, if any.
+    fn capture_status(&self, _stream: Stream) -> DeviceResult<Option<CaptureId>> {
+        Ok(None)
+    }
+
+    /// The nodes that the next work captured on `stream` would depend on (the stream's terminals).
+    fn capture_terminals(&self, _stream: Stream) -> DeviceResult<Vec<GraphNode>> {
+        Err(DeviceError::NotSupported { call: "cuStreamGetCaptureInfo" })
+    }
+
+    /// The direct predecessors of a node under capture.
+    fn graph_node_dependencies(&self, _node: GraphNode) -> DeviceResult<Vec<GraphNode>> {
+        Err(DeviceError::NotSupported { call: "cuGraphNodeGetDependencies" })
+    }
+
+    /// Reserves address space (`cuMemAddressReserve`, no alignment or address hint).
+    fn address_reserve(&self, _bytes: u64) -> DeviceResult<u64> {
+        Err(DeviceError::NotSupported { call: "cuMemAddressReserve" })
+    }
+    /// Gives address space back. Nothing may be mapped in it.
+    fn address_free(&self, _address: u64, _bytes: u64) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemAddressFree" })
+    }
+    /// Creates physical memory.
+    fn mem_create(&self, _bytes: u64, _handle_type: HandleType) -> DeviceResult<PhysicalHandle> {
+        Err(DeviceError::NotSupported { call: "cuMemCreate" })
+    }
+    /// Releases physical memory (its mappings keep it alive).
+    fn mem_release(&self, _handle: PhysicalHandle) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemRelease" })
+    }
+    /// Maps physical memory at an address inside a reservation.
+    fn mem_map(&self, _address: u64, _bytes: u64, _handle: PhysicalHandle) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemMap" })
+    }
+    /// Unmaps exactly one earlier mapping.
+    fn mem_unmap(&self, _address: u64, _bytes: u64) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemUnmap" })
+    }
+    /// Gives device `accessor` (an ordinal) read and write access to a mapped range.
+    fn mem_set_access(&self, _address: u64, _bytes: u64, _accessor: u32) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemSetAccess" })
+    }
+
+    /// Allocates page-locked host memory (`cuMemHostAlloc`).
+    fn host_malloc(&self, _bytes: u64) -> DeviceResult<u64> {
+        Err(DeviceError::NotSupported { call: "cuMemHostAlloc" })
+    }
+    /// Frees what [`host_malloc`](Device::host_malloc) gave.
+    fn host_free(&self, _address: u64) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemFreeHost" })
+    }
+    /// Page-locks ordinary host memory (`cuMemHostRegister`).
+    fn host_register(&self, _address: u64, _bytes: u64) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemHostRegister" })
+    }
+    /// Undoes [`host_register`](Device::host_register).
+    fn host_unregister(&self, _address: u64) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuMemHostUnregister" })
+    }
+
+    /// The processes that hold memory on the device, in the order of the system's tool; `None` where that
+    /// cannot be known (no NVML, or a container that hides them).
+    fn processes(&self) -> Option<Vec<ProcessMemory>> {
+        None
+    }
+}

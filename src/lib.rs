@@ -1,0 +1,13 @@
+//! A caching GPU memory allocator with the semantics of PyTorch's.
+
+mod allocator;
+pub mod config;
+pub mod device;
+mod error;
+pub mod observe;
+pub mod stats;
+
+pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment};
+pub use config::Config;
+pub use cudarc;
+pub use error::{Error, Result};

@@ -1,0 +1,1 @@
+//! `memory_summary()` in PyTorch's layout [spec 10].
