@@ -1,0 +1,64 @@
+//! The end of an allocator: the last handle goes, blocks may still be out.
+//!
+//! Handles count as owners of the [`Core`]; blocks in clients' hands do not, so that a hit touches no shared
+//! count. When the last handle goes while blocks are out, the core keeps itself alive (a forgotten `Arc`) until
+//! the last block of the last shard has come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Core;
+use super::shard::DEFAULT_POOL;
+use crate::observe::snapshot::PoolKind;
+
+/// Shards that still have blocks out, once the last handle is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    open_shards: AtomicUsize,
+}
+
+impl Core {
+    /// The last handle goes. Whether blocks are still out; the caller then forgets one strong count for them.
+    pub(crate) fn close(&self) -> bool {
+        self.shards.with_all(|states| {
+            let mut open = 0;
+            for state in states.iter_mut() {
+                state.closing = true;
+                open += usize::from(state.live > 0);
+            }
+            self.closing.open_shards.store(open, Ordering::Release);
+            open > 0
+        })
+    }
+
+    /// A closing shard's last block came back. Whether it was the last shard.
+    pub(crate) fn shard_closed(&self) -> bool {
+        self.closing.open_shards.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Blocks in clients' hands.
+    pub(crate) fn live_blocks(&self) -> u64 {
+        self.shards.with_all(|states| states.iter().map(|s| s.live).sum())
+    }
+}
+
+impl Drop for Core {
+    /// Gives everything back. The driver may be gone already; nobody is left to hear of a failure.
+    fn drop(&mut self) {
+        let mut growth = std::mem::take(&mut *self.growth.lock());
+        let _ = self.synchronize_and_free_events(None);
+        let mut slots: Vec<u32> = self.pools.all_slots();
+        slots.push(DEFAULT_POOL);
+        for slot in slots {
+            for kind in [PoolKind::Large, PoolKind::Small] {
+                let _ = self.release_pool(&mut growth, slot, kind);
+            }
+        }
+        self.destroy_events();
+    }
+}
+
+/// Keeps a core alive for the blocks that are out.
+pub(crate) fn forget_for_blocks(core: &Arc<Core>) {
+    std::mem::forget(core.clone());
+}

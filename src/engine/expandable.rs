@@ -1,0 +1,436 @@
+//! Expandable segments: address space reserved once, memory mapped into it page by page [spec 13].
+
+use std::sync::Arc;
+
+use super::shard::{Request, ShardState};
+use super::shards::Shard;
+use super::shared::Shared;
+use super::{Core, Growth};
+use crate::config::ReserveSize;
+use crate::device::{DeviceError, DeviceResult, HandleType, PhysicalHandle};
+use crate::error::Result;
+use crate::observe::history::TraceAction;
+use crate::observe::snapshot::PoolKind;
+use crate::pool::block::{Block, BlockId, State};
+use crate::pool::chain;
+use crate::size::ceil_to;
+
+/// One range of address space, for one pool on one stream.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    base: u64,
+    bytes: u64,
+    page: u64,
+    kind: PoolKind,
+    pool: u32,
+    /// The physical memory behind each page that is mapped.
+    pages: Vec<Option<PhysicalHandle>>,
+}
+
+/// All reservations of a device, and what kind of handle its pages have.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    all: Vec<Option<Reservation>>,
+    handles: HandleChoice,
+    /// Other devices that may read and write.
+    pub(crate) peers: Vec<u32>,
+}
+
+/// The first mapping finds out which kind of shareable handle the device has [spec 13.3].
+#[derive(Debug, Default, Clone, Copy)]
+enum HandleChoice {
+    #[default]
+    Unknown,
+    Settled(HandleType),
+}
+
+/// What to do next for a request that needs address space.
+enum Plan {
+    /// Map this many bytes at the start of an unmapped block, which is held.
+    Map(BlockId, u64),
+    /// No run of free and unmapped blocks is long enough.
+    Reserve,
+}
+
+/// The outcome of an attempt to grow.
+pub(super) enum Grown {
+    Block(BlockId),
+    NoMemory,
+    /// The driver has no address space, or no virtual memory at all.
+    NoAddressSpace,
+}
+
+impl Reservations {
+    fn get(&mut self, index: u32) -> Option<&mut Reservation> {
+        self.all.get_mut(index as usize)?.as_mut()
+    }
+
+    fn insert(&mut self, reservation: Reservation) -> u32 {
+        if let Some(slot) = self.all.iter().position(Option::is_none) {
+            self.all[slot] = Some(reservation);
+            return slot as u32;
+        }
+        self.all.push(Some(reservation));
+        (self.all.len() - 1) as u32
+    }
+
+    /// Live reservations: (base, bytes, page, handles of mapped pages by index).
+    pub(crate) fn covering(&self, addr: u64) -> Option<&Reservation> {
+        self.all.iter().flatten().find(|r| (r.base..r.base + r.bytes).contains(&addr))
+    }
+}
+
+impl Reservation {
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(crate) fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// The physical handles behind `[addr, addr + bytes)`, which must be whole mapped pages.
+    pub(crate) fn handles(&self, addr: u64, bytes: u64) -> Option<Vec<PhysicalHandle>> {
+        let first = ((addr - self.base) / self.page) as usize;
+        let count = bytes.div_ceil(self.page) as usize;
+        self.pages.get(first..first + count)?.iter().copied().collect()
+    }
+}
+
+impl ShardState {
+    /// Finds address space [spec 13.4 step 1] and takes the block that is to be mapped next.
+    fn plan_growth(&mut self, request: &Request) -> Plan {
+        let size = request.rounded;
+        let candidates: Vec<BlockId> = self.part(request.pool).set(request.kind).unmapped().collect();
+        for unmapped in candidates {
+            let start = chain::prev_in(&self.slab, unmapped, State::Free).unwrap_or(unmapped);
+            let run = chain::walk(&self.slab, start)
+                .take_while(|(_, b)| matches!(b.state, State::Free | State::Unmapped));
+            let mut sum = 0;
+            if !run.map(|(_, b)| b.size).any(|s| (sum += s, sum >= size).1) {
+                continue;
+            }
+            let had = if start == unmapped { 0 } else { self.slab[start].size };
+            let bytes = (size - had).min(self.slab[unmapped].size);
+            self.part_remove_unmapped(unmapped);
+            return Plan::Map(unmapped, bytes);
+        }
+        Plan::Reserve
+    }
+
+    fn part_remove_unmapped(&mut self, id: BlockId) {
+        let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
+        self.with_set(pool, kind, |set, slab| set.remove_unmapped(slab, id));
+    }
+
+    fn part_insert_unmapped(&mut self, id: BlockId) {
+        let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
+        self.with_set(pool, kind, |set, slab| set.insert_unmapped(slab, id));
+    }
+
+    /// The first `bytes` of a held block are mapped now: files them as free, merged with their neighbours.
+    fn file_mapped(&mut self, id: BlockId, bytes: u64, shared: &Shared) -> BlockId {
+        if bytes < self.slab[id].size {
+            let rest = chain::split_back(&mut self.slab, id, bytes);
+            self.part_insert_unmapped(rest);
+        }
+        self.file_free(id, shared);
+        id
+    }
+
+    /// Files a held block as free, merged with its free neighbours.
+    fn file_free(&mut self, id: BlockId, shared: &Shared) {
+        let prev = chain::prev_in(&self.slab, id, State::Free);
+        let next = chain::next_in(&self.slab, id, State::Free);
+        self.merge_free(id, prev, next);
+        self.insert_free(id, shared);
+    }
+
+    /// Files a held block as unmapped, merged with its unmapped neighbours.
+    fn file_unmapped(&mut self, id: BlockId) {
+        if let Some(prev) = chain::prev_in(&self.slab, id, State::Unmapped) {
+            self.part_remove_unmapped(prev);
+            chain::absorb_prev(&mut self.slab, id);
+        }
+        if let Some(next) = chain::next_in(&self.slab, id, State::Unmapped) {
+            self.part_remove_unmapped(next);
+            chain::absorb_next(&mut self.slab, id);
+        }
+        self.part_insert_unmapped(id);
+    }
+}
+
+impl Core {
+    /// Makes room for the request in a reservation [spec 13.4]. The block is held.
+    pub(super) fn grow_expandable(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<Grown> {
+        loop {
+            let plan = shard.state.lock().plan_growth(request);
+            match plan {
+                Plan::Reserve => {
+                    if !self.reserve_addresses(growth, shard, request)? {
+                        return Ok(Grown::NoAddressSpace);
+                    }
+                }
+                Plan::Map(id, bytes) => {
+                    if !self.map_block(growth, shard, id, bytes, request)? {
+                        return Ok(Grown::NoMemory);
+                    }
+                    let mut state = shard.state.lock();
+                    if state.slab[id].state == State::Free && state.slab[id].size >= request.rounded {
+                        state.remove_free(id);
+                        return Ok(Grown::Block(id));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reserves address space for one pool on one stream [spec 13.2]. `false`: the driver has none for us.
+    fn reserve_addresses(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<bool> {
+        let page = shard.state.lock().rules.page_size(request.kind);
+        let total = self.properties.total_memory;
+        let full = total + total / 8;
+        let wanted = match self.config.read().expandable_segments_reserve {
+            None => full,
+            Some(ReserveSize::Bytes(bytes)) => bytes.min(full),
+            Some(ReserveSize::Fraction(f)) => ((total as f64 * f) as u64).min(full),
+        };
+        let bytes = ceil_to(wanted.max(page), page);
+        if bytes < request.rounded && self.config.read().expandable_segments_reserve.is_some() {
+            return Ok(false);
+        }
+        let base = match self.device.address_reserve(bytes) {
+            Ok(base) => base,
+            Err(DeviceError::ShuttingDown { call }) => return Err(DeviceError::ShuttingDown { call }.into()),
+            Err(_) => return Ok(false),
+        };
+        if request.rounded > bytes {
+            // Larger than the device: no amount of mapping will do [spec 23.10].
+            self.device.address_free(base, bytes)?;
+            return Ok(false);
+        }
+        let reservation = Reservation {
+            base,
+            bytes,
+            page,
+            kind: request.kind,
+            pool: request.pool,
+            pages: vec![None; (bytes / page) as usize],
+        };
+        let index = growth.reservations.insert(reservation);
+        let mut state = shard.state.lock();
+        let id = state.slab.insert(Block::segment(base, bytes, request.pool, request.kind, index));
+        state.part_insert_unmapped(id);
+        Ok(true)
+    }
+
+    /// Maps the first `bytes` (rounded up to pages) of a held unmapped block. `false`: no memory, nothing changed.
+    fn map_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, bytes: u64, request: &Request) -> Result<bool> {
+        let (addr, index) = {
+            let state = shard.state.lock();
+            (state.slab[id].addr, state.slab[id].reservation)
+        };
+        let page = growth.reservations.get(index).map_or(1, |r| r.page);
+        let bytes = ceil_to(bytes, page);
+        let over_cap = !self.mirror_defects() && self.exceeds_cap(bytes);
+        let mapped = if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
+        let mut state = shard.state.lock();
+        if !matches!(mapped, Ok(true)) {
+            state.part_insert_unmapped(id);
+            return Ok(mapped?);
+        }
+        drop(state);
+        self.pools.note_driver_bytes(request.pool, bytes as i64);
+        self.ledger.lock().range_mapped(request.kind, bytes);
+        let mut state = shard.state.lock();
+        state.slab[id].segment_site = Some(request.site);
+        state.record(TraceAction::SegmentMap, addr, bytes, Some(request.site));
+        state.file_mapped(id, bytes, &self.shared);
+        Ok(true)
+    }
+
+    /// Physical memory for a range: create all pages, map them, allow access [spec 13.3]. Undone on failure.
+    fn map_pages(&self, reservations: &mut Reservations, index: u32, addr: u64, bytes: u64) -> DeviceResult<bool> {
+        let ordinal = self.properties.ordinal;
+        let accessors: Vec<u32> = std::iter::once(ordinal).chain(reservations.peers.iter().copied()).collect();
+        let Some(page) = reservations.get(index).map(|r| r.page) else { return Ok(false) };
+        let count = (bytes / page) as usize;
+        let Some(handles) = self.create_pages(&mut reservations.handles, page, count)? else { return Ok(false) };
+        let mut mapped = 0;
+        let mut outcome = Ok(());
+        for (i, handle) in handles.iter().enumerate() {
+            outcome = self.device.mem_map(addr + i as u64 * page, page, *handle);
+            if outcome.is_err() {
+                break;
+            }
+            mapped += 1;
+        }
+        let outcome =
+            outcome.and_then(|()| accessors.iter().try_for_each(|&a| self.device.mem_set_access(addr, bytes, a)));
+        if let Err(error) = outcome {
+            for i in 0..mapped {
+                let _ = self.device.mem_unmap(addr + i * page, page);
+            }
+            self.release_handles(&handles);
+            return if error.is_out_of_memory() { Ok(false) } else { Err(error) };
+        }
+        if let Some(reservation) = reservations.get(index) {
+            let first = ((addr - reservation.base) / page) as usize;
+            for (slot, handle) in reservation.pages[first..].iter_mut().zip(handles) {
+                *slot = Some(handle);
+            }
+        }
+        Ok(true)
+    }
+
+    fn create_pages(&self, choice: &mut HandleChoice, page: u64, count: usize) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
+        let kind = match *choice {
+            HandleChoice::Settled(kind) => kind,
+            HandleChoice::Unknown if !shareable_pages() => HandleType::None,
+            HandleChoice::Unknown => HandleType::Fabric,
+        };
+        match self.create_pages_as(kind, page, count) {
+            Err(error) if matches!(choice, HandleChoice::Unknown) && kind == HandleType::Fabric => {
+                if matches!(error, DeviceError::ShuttingDown { .. }) {
+                    return Err(error);
+                }
+                *choice = HandleChoice::Settled(HandleType::PosixFileDescriptor);
+                self.create_pages_as(HandleType::PosixFileDescriptor, page, count)
+            }
+            outcome => {
+                *choice = HandleChoice::Settled(kind);
+                outcome
+            }
+        }
+    }
+
+    /// `None`: no memory, and nothing is left behind.
+    fn create_pages_as(&self, kind: HandleType, page: u64, count: usize) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
+        let mut handles = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.device.mem_create(page, kind) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    self.release_handles(&handles);
+                    return if error.is_out_of_memory() { Ok(None) } else { Err(error) };
+                }
+            }
+        }
+        Ok(Some(handles))
+    }
+
+    fn release_handles(&self, handles: &[PhysicalHandle]) {
+        for handle in handles {
+            // The error that led here is the one to report.
+            let _ = self.device.mem_release(*handle);
+        }
+    }
+
+    /// Unmaps the whole pages inside the free expandable blocks of one pool [spec 13.6].
+    pub(super) fn unmap_pool(&self, growth: &mut Growth, shards: &[Arc<Shard>], pool: u32, kind: PoolKind) -> Result<()> {
+        for shard in shards {
+            let blocks: Vec<(BlockId, u64)> = {
+                let state = shard.state.lock();
+                let free = state.free_blocks(pool, kind).into_iter();
+                free.filter(|(_, b)| b.is_expandable()).map(|(id, b)| (id, b.addr)).collect()
+            };
+            for (id, addr) in blocks {
+                self.unmap_block(growth, shard, id, addr)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unmap_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, addr: u64) -> Result<()> {
+        let (index, start, end) = {
+            let mut state = shard.state.lock();
+            // Another thread may have taken it since it was listed.
+            let Some(block) = state.slab.get(id).filter(|b| b.state == State::Free && b.addr == addr) else {
+                return Ok(());
+            };
+            let index = block.reservation;
+            let Some(r) = growth.reservations.get(index) else { return Ok(()) };
+            let start = r.base + ceil_to(block.addr - r.base, r.page);
+            let end = r.base + (block.end() - r.base) / r.page * r.page;
+            if start >= end {
+                return Ok(());
+            }
+            state.remove_free(id);
+            (index, start, end)
+        };
+        let (unmapped_to, outcome) = self.unmap_pages(&mut growth.reservations, index, start, end, shard);
+        let Some(r) = growth.reservations.get(index) else { return Ok(outcome?) };
+        let (pool, kind, bytes) = (r.pool, r.kind, unmapped_to - start);
+        if bytes > 0 {
+            self.pools.note_driver_bytes(pool, -(bytes as i64));
+            self.ledger.lock().range_unmapped(kind, bytes);
+        }
+        let gone = self.file_unmapped_range(shard, id, start, unmapped_to);
+        if gone {
+            let (base, bytes) = (r.base, r.bytes);
+            growth.reservations.all[index as usize] = None;
+            self.device.address_free(base, bytes)?;
+        }
+        Ok(outcome?)
+    }
+
+    /// Unmaps page by page and releases the memory. Returns how far it came.
+    fn unmap_pages(
+        &self,
+        reservations: &mut Reservations,
+        index: u32,
+        start: u64,
+        end: u64,
+        shard: &Shard,
+    ) -> (u64, DeviceResult<()>) {
+        let Some(r) = reservations.get(index) else { return (start, Ok(())) };
+        if let Err(error) = self.device.stream_synchronize(shard.stream) {
+            return (start, Err(error));
+        }
+        let mut at = start;
+        while at < end {
+            if let Err(error) = self.device.mem_unmap(at, r.page) {
+                return (at, Err(error));
+            }
+            let handle = r.pages[((at - r.base) / r.page) as usize].take();
+            at += r.page;
+            if let Some(Err(error)) = handle.map(|h| self.device.mem_release(h)) {
+                return (at, Err(error));
+            }
+        }
+        (at, Ok(()))
+    }
+
+    /// Files the parts of a held block of which `[start, end)` was unmapped. Whether the whole reservation is
+    /// unmapped now; its block is gone then.
+    fn file_unmapped_range(&self, shard: &Shard, id: BlockId, start: u64, end: u64) -> bool {
+        let mut state = shard.state.lock();
+        if start == end {
+            state.file_free(id, &self.shared);
+            return false;
+        }
+        let site = state.slab[id].segment_site;
+        state.record(TraceAction::SegmentUnmap, start, end - start, site);
+        let before = (state.slab[id].addr < start).then(|| {
+            let size = start - state.slab[id].addr;
+            chain::split_front(&mut state.slab, id, size)
+        });
+        let after = (state.slab[id].end() > end).then(|| chain::split_back(&mut state.slab, id, end - start));
+        state.file_unmapped(id);
+        for part in [before, after].into_iter().flatten() {
+            state.file_free(part, &self.shared);
+        }
+        if state.slab[id].is_split() {
+            return false;
+        }
+        state.part_remove_unmapped(id);
+        state.slab.remove(id);
+        true
+    }
+}
+
+/// Whether pages are made so that other processes can map them [spec 13.3].
+fn shareable_pages() -> bool {
+    let off = |name: &str| std::env::var(name).is_ok_and(|v| v == "0");
+    !off("GPUCACHE_EXPANDABLE_SEGMENTS_IPC") && !off("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC")
+}

@@ -1,0 +1,240 @@
+//! malloc: the short way, and the ladder behind it [spec 4].
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::counters::NeedCredit;
+use super::private::Route;
+use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
+use super::shards::Shard;
+use super::{Core, Growth, attention};
+use crate::device::Stream;
+use crate::error::{Error, Result};
+use crate::observe::history::TraceAction;
+use crate::pool::block::{Block, BlockId, NO_RESERVATION};
+use crate::size::{REQUEST_CEILING, pool_kind};
+
+type Site = &'static Location<'static>;
+
+impl ShardState {
+    /// A client's wish as this shard's rules see it.
+    #[inline]
+    pub(super) fn request(&self, bytes: u64, route: Route, scope: u32, site: Site) -> Request {
+        let rounded = self.rules.round_size(bytes);
+        let expandable = self.rules.expandable && !route.has_upstream;
+        Request { bytes, rounded, kind: pool_kind(rounded), pool: route.slot, expandable, scope, site }
+    }
+}
+
+impl Core {
+    /// Hands out a block of at least `bytes` (not 0) on `stream`.
+    #[inline]
+    pub(crate) fn malloc(&self, bytes: u64, stream: Stream, scope: u32, site: Site) -> Result<(&Arc<Shard>, Grant)> {
+        if bytes >= REQUEST_CEILING {
+            return Err(Error::TooLarge { requested: bytes });
+        }
+        let mut route = Route::default();
+        if self.attention() != 0 {
+            route = self.before_malloc(stream)?;
+        }
+        let shard = self.shard(stream);
+        let mut state = shard.state.lock();
+        let request = state.request(bytes, route, scope, site);
+        if let Some(id) = state.find_free(&request, &self.shared.large_searches) {
+            if let Ok(grant) = state.hand_out(id, &request, &self.shared) {
+                return Ok((shard, grant));
+            }
+            drop(state);
+            if let Some(grant) = self.take_exclusively(shard, &request) {
+                return Ok((shard, grant));
+            }
+            state = shard.state.lock();
+        }
+        let epoch = state.epoch;
+        drop(state);
+        let grant = self.malloc_slow(shard, request, epoch)?;
+        Ok((shard, grant))
+    }
+
+    /// Events, capture and routing, where there are any [spec 4.2 step 1, 2.4].
+    #[cold]
+    fn before_malloc(&self, stream: Stream) -> Result<Route> {
+        if !self.any_pool_active() {
+            if self.attention() & attention::EVENTS != 0 {
+                self.process_events()?;
+            }
+            return Ok(Route::default());
+        }
+        if self.config.read().graph_capture_record_stream_reuse {
+            self.reuse_during_capture(stream)?;
+        }
+        Ok(self.route(stream))
+    }
+
+    /// A hit whose shard lacked credit; `None` if another thread took the block meanwhile.
+    #[cold]
+    fn take_exclusively(&self, shard: &Shard, request: &Request) -> Option<Grant> {
+        self.shards.exclusively(shard.stream, &self.shared, |state| {
+            let id = state.find_free_uncounted(request).ok_or(NeedCredit)?;
+            state.hand_out(id, request, &self.shared)
+        })
+    }
+
+    /// One more look at the free set, without counting it.
+    fn search_again(&self, shard: &Shard, request: &Request) -> Option<Grant> {
+        let found = {
+            let mut state = shard.state.lock();
+            let id = state.find_free_uncounted(request)?;
+            state.hand_out(id, request, &self.shared)
+        };
+        found.ok().or_else(|| self.take_exclusively(shard, request))
+    }
+
+    /// Everything after a miss [spec 4.2 steps 3 to 6]. `epoch` is the shard's at the time of the miss.
+    #[cold]
+    fn malloc_slow(&self, shard: &Arc<Shard>, mut request: Request, epoch: u64) -> Result<Grant> {
+        if self.hooks.free_memory() {
+            let found = shard.state.lock().find_free(&request, &self.shared.large_searches).is_some();
+            if found && let Some(grant) = self.search_again(shard, &request) {
+                return Ok(grant);
+            }
+        }
+        let mut growth = self.growth.lock();
+        if shard.state.lock().epoch != epoch
+            && let Some(grant) = self.search_again(shard, &request)
+        {
+            return Ok(grant);
+        }
+        let config = self.config();
+        if self.gc_armed(&config) {
+            self.collect_garbage(&config)?;
+        }
+        if config.throw_on_cudamalloc_oom {
+            self.refuse_beyond_cap(shard, &request)?;
+        }
+        match self.climb(&mut growth, shard, &mut request)? {
+            Step::Segment(id) => Ok(self.hand_out_held(shard, id, &request)),
+            Step::Granted(grant) => Ok(grant),
+            Step::Nothing => {
+                drop(growth);
+                Err(self.out_of_memory(shard, &request))
+            }
+        }
+    }
+
+    /// The ladder [spec 4.2 step 5].
+    fn climb(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &mut Request) -> Result<Step> {
+        if let Some(id) = self.obtain(growth, shard, request, false)? {
+            return Ok(Step::Segment(id));
+        }
+        if request.pool == DEFAULT_POOL
+            && let Some(grant) = self.take_from_overflow(shard, request)
+        {
+            return Ok(Step::Granted(grant));
+        }
+        if self.release_enough(shard, request)?
+            && let Some(id) = self.obtain(growth, shard, request, false)?
+        {
+            return Ok(Step::Segment(id));
+        }
+        let config = self.config();
+        if config.borrow_across_streams
+            && let Some(grant) = self.borrow(shard, request)?
+        {
+            return Ok(Step::Granted(grant));
+        }
+        if !self.any_pool_active() {
+            self.release_all(growth, None)?;
+            if let Some(id) = self.obtain(growth, shard, request, true)? {
+                return Ok(Step::Segment(id));
+            }
+        }
+        // A block may have come back while events were waited for: PyTorch does not look again.
+        if !config.mirror_defects
+            && let Some(grant) = self.search_again(shard, request)
+        {
+            return Ok(Step::Granted(grant));
+        }
+        Ok(Step::Nothing)
+    }
+
+    fn hand_out_held(&self, shard: &Shard, id: BlockId, request: &Request) -> Grant {
+        let granted = self.step(shard, |state| state.hand_out(id, request, &self.shared));
+        // The second run of a step has credit without limit.
+        granted.unwrap_or_else(|| unreachable!("a held block can be handed out"))
+    }
+
+    /// Overflow pools [spec 4.4]: cached memory of private pools that allow it.
+    fn take_from_overflow(&self, shard: &Shard, request: &mut Request) -> Option<Grant> {
+        for slot in self.pools.overflow_slots() {
+            let attempt = Request { pool: slot, expandable: false, ..*request };
+            if let Some(grant) = self.search_again(shard, &attempt) {
+                *request = attempt;
+                return Some(grant);
+            }
+        }
+        None
+    }
+
+    /// Obtains a segment [spec 4.3]; `None` means "no memory". The block is held.
+    fn obtain(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request, retry: bool) -> Result<Option<BlockId>> {
+        self.device.pending_error()?;
+        if retry {
+            self.ledger.lock().num_alloc_retries += 1;
+        }
+        let rules = shard.state.lock().rules;
+        let segment = rules.segment_size(request.rounded);
+        if self.beyond_cap(segment)? {
+            return Ok(None);
+        }
+        if request.expandable {
+            return self.obtain_expandable(growth, shard, request);
+        }
+        let Some(addr) = self.driver_segment(request.pool, segment, shard.stream)? else { return Ok(None) };
+        self.pools.note_driver_bytes(request.pool, segment as i64);
+        self.ledger.lock().segment_obtained(request.kind, segment, rules.max_split);
+        let mut state = shard.state.lock();
+        let mut block = Block::segment(addr, segment, request.pool, request.kind, NO_RESERVATION);
+        block.segment_site = Some(request.site);
+        let id = state.slab.insert(block);
+        state.record(TraceAction::SegmentAlloc, addr, segment, Some(request.site));
+        Ok(Some(id))
+    }
+
+    fn driver_segment(&self, pool: u32, bytes: u64, stream: Stream) -> Result<Option<u64>> {
+        if let Some(upstream) = self.pools.upstream(pool) {
+            return Ok(upstream.alloc(bytes, stream));
+        }
+        match self.device.malloc(bytes) {
+            Ok(addr) => Ok(Some(addr)),
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a new segment would pass the cap [spec 4.3 step 3].
+    fn beyond_cap(&self, segment: u64) -> Result<bool> {
+        let outside = if self.config.read().fraction_of_process { self.outside_bytes()? } else { 0 };
+        Ok(self.exceeds_cap(segment.saturating_add(outside)))
+    }
+
+    /// `throw_on_cudamalloc_oom` [spec 22]: refuse before anything is released.
+    fn refuse_beyond_cap(&self, shard: &Arc<Shard>, request: &Request) -> Result<()> {
+        let segment = shard.state.lock().rules.segment_size(request.rounded);
+        if !self.beyond_cap(segment)? {
+            return Ok(());
+        }
+        self.num_oom_rejections.fetch_add(1, Ordering::Relaxed);
+        Err(self.rejected(shard, request))
+    }
+}
+
+/// How far a rung of the ladder has come.
+enum Step {
+    /// A held segment, still to be split and counted.
+    Segment(BlockId),
+    /// Done.
+    Granted(Grant),
+    Nothing,
+}

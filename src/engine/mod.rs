@@ -1,0 +1,179 @@
+//! The state machine of one device's allocator [spec 2 to 8, 13, 14].
+//!
+//! Locks, in the order in which they may be taken together:
+//!
+//! 1. `growth`: one slow path at a time; held over driver calls; no hit needs it
+//! 2. `events`: pending frees; taken by a hit only while some are pending
+//! 3. `pools`, `ledger`: short, never over a driver call
+//! 4. shards, all of them only in order of creation: what a hit needs
+//! 5. the bank of credit
+//!
+//! User code (callbacks, filters, upstreams) is called under `growth` at most.
+
+mod close;
+mod counters;
+mod events;
+mod expandable;
+mod forecast;
+mod free;
+mod gc;
+mod hooks;
+mod inspect;
+mod ledger;
+mod limits;
+mod malloc;
+mod oom;
+mod private;
+mod release;
+mod shard;
+mod shards;
+mod shared;
+mod snapshot;
+mod trace;
+mod verify;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use self::counters::{Counters, NeedCredit};
+use self::events::Events;
+use self::expandable::Reservations;
+use self::hooks::Hooks;
+use self::ledger::Ledger;
+use self::private::Pools;
+use self::shard::ShardState;
+use self::shards::Shards;
+use self::shared::Shared;
+use self::trace::Ring;
+use crate::config::Config;
+use crate::device::{Device, DeviceProperties, Stream};
+use crate::size::Rules;
+
+pub(crate) use self::hooks::{FreeMemoryCallback, OomObserver};
+pub(crate) use self::private::{Upstream, PoolFilter};
+pub(crate) use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
+pub(crate) use self::forecast::Forecast;
+pub(crate) use self::shard::Grant;
+pub(crate) use self::shards::Shard;
+pub(crate) use self::trace::set_metadata;
+
+/// Reasons why a malloc must look up before it may take the short way.
+pub(crate) mod attention {
+    /// Freed blocks wait for events.
+    pub(crate) const EVENTS: u32 = 1;
+    /// Some pool is active on the device.
+    pub(crate) const POOLS: u32 = 1 << 1;
+    /// Caching is off.
+    pub(crate) const NO_CACHING: u32 = 1 << 2;
+}
+
+/// What a slow path owns while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    pub(crate) reservations: Reservations,
+}
+
+/// One device's allocator.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) properties: DeviceProperties,
+    pub(crate) shards: Shards,
+    pub(crate) shared: Shared,
+    attention: AtomicU32,
+    growth: Mutex<Growth>,
+    events: Events,
+    pub(crate) pools: Pools,
+    ledger: Mutex<Ledger>,
+    config: RwLock<Config>,
+    hooks: Hooks,
+    /// Value of `max_split_size` that the statistics show: that at the start [spec 9.2].
+    max_split_at_start: i64,
+    /// History of the device itself, and how long it may grow.
+    history: Mutex<Option<Ring>>,
+    history_capacity: AtomicU64,
+    closing: close::Closing,
+}
+
+impl Core {
+    pub(crate) fn new(device: Arc<dyn Device>, config: Config) -> Self {
+        let properties = device.properties().clone();
+        let fraction = config.per_process_memory_fraction;
+        let max_split_at_start = config.max_split_size.map_or(-1, |b| b as i64);
+        let core = Core {
+            device,
+            properties,
+            shards: Shards::new(),
+            shared: Shared::default(),
+            attention: AtomicU32::new(if config.caching { 0 } else { attention::NO_CACHING }),
+            growth: Mutex::default(),
+            events: Events::default(),
+            pools: Pools::default(),
+            ledger: Mutex::default(),
+            config: RwLock::new(config),
+            hooks: Hooks::default(),
+            max_split_at_start,
+            history: Mutex::new(None),
+            history_capacity: AtomicU64::new(0),
+            closing: close::Closing::default(),
+        };
+        core.apply_fraction(fraction);
+        core
+    }
+
+    /// The stream's shard.
+    #[inline]
+    pub(crate) fn shard(&self, stream: Stream) -> &Arc<Shard> {
+        match self.shards.get(stream) {
+            Some(shard) => shard,
+            None => self.new_shard(stream),
+        }
+    }
+
+    #[cold]
+    fn new_shard(&self, stream: Stream) -> &Arc<Shard> {
+        let config = self.config.read();
+        let armed = self.gc_armed(&config);
+        let no_split = self.pools.no_split_slots();
+        self.shards.get_or_create(stream, &self.shared, |counters: Counters| {
+            let mut state = ShardState::new(stream, Rules::new(&config), counters);
+            state.gc_armed = armed;
+            for slot in no_split {
+                state.part(slot).no_split = true;
+            }
+            let capacity = self.history_capacity.load(Ordering::Acquire) as usize;
+            if capacity > 0 {
+                state.ring = Some(Ring::new(capacity, self.shared.sequence.clone()));
+            }
+            state
+        })
+    }
+
+    /// Runs a step on a shard; see [`shards::step`].
+    fn step<R>(&self, shard: &Shard, step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>) -> Option<R> {
+        shards::step(&self.shards, shard, &self.shared, step)
+    }
+
+    fn attend(&self, reason: u32) {
+        self.attention.fetch_or(reason, Ordering::Release);
+    }
+
+    fn relax(&self, reason: u32) {
+        self.attention.fetch_and(!reason, Ordering::Release);
+    }
+
+    #[inline]
+    fn attention(&self) -> u32 {
+        self.attention.load(Ordering::Acquire)
+    }
+
+    fn any_pool_active(&self) -> bool {
+        self.attention() & attention::POOLS != 0
+    }
+
+    fn mirror_defects(&self) -> bool {
+        self.config.read().mirror_defects
+    }
+}

@@ -1,0 +1,72 @@
+//! The out-of-memory path [spec 11.1].
+
+use std::sync::Arc;
+
+use super::Core;
+use super::shard::{DEFAULT_POOL, Request};
+use super::shards::Shard;
+use crate::device::{DeviceResult, MemInfo};
+use crate::error::Error;
+use crate::observe::history::TraceAction;
+use crate::observe::oom::OomReport;
+use crate::pool::block::State;
+
+impl Core {
+    /// Counts, records and reports a request that failed.
+    pub(super) fn out_of_memory(&self, shard: &Arc<Shard>, request: &Request) -> Error {
+        let mut report = self.oom_report(shard, request);
+        self.ledger.lock().num_ooms += 1;
+        shard.state.lock().record(TraceAction::Oom, report.device_free, request.rounded, Some(request.site));
+        self.explain(&mut report);
+        self.hooks.report_oom(&report);
+        Error::OutOfMemory(Box::new(report))
+    }
+
+    /// The figures behind the error. A driver that cannot even say what is free counts as full.
+    pub(super) fn oom_report(&self, shard: &Arc<Shard>, request: &Request) -> OomReport {
+        let total_memory = self.properties.total_memory;
+        let info = self.device.mem_get_info().unwrap_or(MemInfo { free: 0, total: total_memory });
+        let stats = self.stats();
+        let (segment_size, largest_free) = {
+            let state = shard.state.lock();
+            let free = state.slab.iter().filter(|(_, b)| b.state == State::Free && b.pool == request.pool);
+            let largest = free.filter(|(_, b)| b.kind == request.kind).map(|(_, b)| b.size).max();
+            (state.rules.segment_size(request.rounded), largest.unwrap_or(0))
+        };
+        OomReport {
+            device: self.properties.ordinal,
+            requested: request.bytes,
+            rounded: request.rounded,
+            segment_size,
+            stream: shard.stream.raw(),
+            device_total: info.total,
+            device_free: info.free,
+            allowed: self.ledger.lock().allowed_max,
+            allocated: stats.allocated_bytes.all.current as u64,
+            reserved: stats.reserved_bytes.all.current as u64,
+            active: stats.active_bytes.all.current as u64,
+            private_free: self.private_free(),
+            largest_free,
+            processes: self.device.processes(),
+            config: self.config(),
+            ..OomReport::default()
+        }
+    }
+
+    /// Free blocks of all private pools, in bytes.
+    fn private_free(&self) -> u64 {
+        let free = |shard: &Arc<Shard>| -> u64 {
+            let state = shard.state.lock();
+            let blocks = state.slab.iter().filter(|(_, b)| b.state == State::Free && b.pool != DEFAULT_POOL);
+            blocks.map(|(_, b)| b.size).sum()
+        };
+        self.shards.by_stream().iter().map(free).sum()
+    }
+
+    /// Memory of this process on the device that is not ours: the CUDA context, other libraries.
+    pub(super) fn outside_bytes(&self) -> DeviceResult<u64> {
+        let own = self.device.processes().and_then(|all| all.into_iter().find(|p| p.is_self)?.used);
+        let reserved = self.reserved().0;
+        Ok(own.unwrap_or(reserved).saturating_sub(reserved))
+    }
+}

@@ -1,0 +1,314 @@
+//! One stream's part of the cache, and the steps that hand a block out and take it back [spec 4.6, 5.2].
+//!
+//! A block never changes its stream and free blocks are ordered by stream first, so that one lock per stream
+//! gives the same placement as one lock per device.
+
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::counters::{Counter, Counters, Delta, NeedCredit};
+use super::shared::Shared;
+use super::trace::Ring;
+use crate::device::Stream;
+use crate::observe::history::TraceAction;
+use crate::observe::snapshot::PoolKind;
+use crate::pool::block::{Block, BlockId, Slab, State};
+use crate::pool::chain;
+use crate::pool::set::FreeSet;
+use crate::size::Rules;
+
+/// Slot of the default pool.
+pub(crate) const DEFAULT_POOL: u32 = 0;
+
+/// The two free sets of one pool on one stream.
+#[derive(Debug)]
+pub(crate) struct PoolPart {
+    small: FreeSet,
+    large: FreeSet,
+    /// Every request takes a whole segment [spec 14.4].
+    pub(crate) no_split: bool,
+}
+
+impl PoolPart {
+    pub(crate) fn new() -> Self {
+        PoolPart { small: FreeSet::small(), large: FreeSet::large(), no_split: false }
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, kind: PoolKind) -> &mut FreeSet {
+        match kind {
+            PoolKind::Small => &mut self.small,
+            PoolKind::Large => &mut self.large,
+        }
+    }
+}
+
+/// What a client asks for, after rounding and routing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) bytes: u64,
+    pub(crate) rounded: u64,
+    pub(crate) kind: PoolKind,
+    pub(crate) pool: u32,
+    /// Expandable mode is active for this request [spec 13.1].
+    pub(crate) expandable: bool,
+    pub(crate) scope: u32,
+    pub(crate) site: &'static Location<'static>,
+}
+
+/// A block in a client's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) block: BlockId,
+    pub(crate) generation: u32,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+}
+
+/// What a shard's lock guards.
+#[derive(Debug)]
+pub(crate) struct ShardState {
+    pub(crate) stream: Stream,
+    pub(crate) slab: Slab,
+    pub(crate) counters: Counters,
+    pub(crate) rules: Rules,
+    pub(crate) ring: Option<Ring>,
+    /// Garbage collection counts searches [spec 3.2 step 1].
+    pub(crate) gc_armed: bool,
+    /// Blocks in clients' hands.
+    pub(crate) live: u64,
+    /// The last handle is gone: the last block to come back ends the allocator.
+    pub(crate) closing: bool,
+    /// Moves with every change of the free sets, so that a slow path sees whether to search again.
+    pub(crate) epoch: u64,
+    /// Streams recorded on blocks, by block.
+    pub(crate) uses: HashMap<BlockId, Uses>,
+    default: PoolPart,
+    private: HashMap<u32, PoolPart>,
+}
+
+/// Streams other than its own that use a block.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Uses {
+    /// Ascending, without repeats.
+    pub(crate) streams: Vec<Stream>,
+    /// Those that were recorded while some pool was active [spec 6.1].
+    pub(crate) during_activity: Vec<Stream>,
+}
+
+impl ShardState {
+    pub(crate) fn new(stream: Stream, rules: Rules, counters: Counters) -> Self {
+        ShardState {
+            stream,
+            slab: Slab::new(),
+            counters,
+            rules,
+            ring: None,
+            gc_armed: false,
+            live: 0,
+            closing: false,
+            epoch: 0,
+            uses: HashMap::new(),
+            default: PoolPart::new(),
+            private: HashMap::new(),
+        }
+    }
+
+    /// The pool's part on this stream; made when it is first needed.
+    #[inline]
+    pub(crate) fn part(&mut self, pool: u32) -> &mut PoolPart {
+        if pool == DEFAULT_POOL {
+            return &mut self.default;
+        }
+        self.private.entry(pool).or_insert_with(PoolPart::new)
+    }
+
+    /// Forgets a private pool's part, which is empty.
+    pub(crate) fn drop_part(&mut self, pool: u32) {
+        self.private.remove(&pool);
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, action: TraceAction, addr: u64, size: u64, site: Option<&'static Location<'static>>) {
+        if let Some(ring) = &mut self.ring {
+            ring.push(action, addr, size, site);
+        }
+    }
+
+    /// The search of [spec 3.2]. The block stays in the free set.
+    #[inline]
+    pub(crate) fn find_free(&mut self, request: &Request, searches: &AtomicU64) -> Option<BlockId> {
+        if self.gc_armed && request.kind == PoolKind::Large && request.pool == DEFAULT_POOL {
+            searches.fetch_add(1, Ordering::Relaxed);
+        }
+        self.find_free_uncounted(request)
+    }
+
+    /// The same without counting: a repeated search of one request.
+    #[inline]
+    pub(crate) fn find_free_uncounted(&mut self, request: &Request) -> Option<BlockId> {
+        let part = match request.pool {
+            DEFAULT_POOL => &mut self.default,
+            pool => self.private.get_mut(&pool)?,
+        };
+        let found = part.set(request.kind).candidate(&self.slab, request.rounded, request.expandable)?;
+        if self.rules.forbids(request.rounded, self.slab[found].size) { None } else { Some(found) }
+    }
+
+    /// Hands out a free or held block: splits it where the rules say so, counts, records [spec 4.2 step 7].
+    #[inline]
+    pub(crate) fn hand_out(&mut self, id: BlockId, request: &Request, shared: &Shared) -> Result<Grant, NeedCredit> {
+        let no_split = request.pool != DEFAULT_POOL && self.part(request.pool).no_split;
+        let block = &self.slab[id];
+        let remainder = block.size - request.rounded;
+        let split =
+            !no_split && self.rules.should_split(request.kind, request.rounded, remainder, request.expandable);
+        let size = if split { request.rounded } else { block.size };
+        let mut delta = hand_out_delta(block, size, split, request.bytes);
+        if size >= self.rules.max_split {
+            delta[Counter::OversizeAllocation as usize] = 1;
+        }
+        self.counters.apply(request.kind, &delta, &shared.bank)?;
+
+        if self.slab[id].state == State::Free {
+            self.remove_free(id);
+        }
+        let taken = if split {
+            let front = chain::split_front(&mut self.slab, id, size);
+            self.insert_free(id, shared);
+            front
+        } else {
+            id
+        };
+        self.live += 1;
+        let block = &mut self.slab[taken];
+        block.state = State::Allocated;
+        block.requested = request.bytes;
+        block.scope = request.scope;
+        block.site = Some(request.site);
+        block.generation = block.generation.wrapping_add(u32::from(!split));
+        let grant = Grant { block: taken, generation: block.generation, addr: block.addr, size };
+        self.record(TraceAction::Alloc, grant.addr, request.bytes, Some(request.site));
+        Ok(grant)
+    }
+
+    /// Files a block in its free set.
+    #[inline]
+    pub(crate) fn insert_free(&mut self, id: BlockId, shared: &Shared) {
+        self.epoch += 1;
+        let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
+        if pool == DEFAULT_POOL && kind == PoolKind::Large {
+            self.slab[id].gc_base = shared.large_searches.load(Ordering::Relaxed);
+        }
+        let part = match pool {
+            DEFAULT_POOL => &mut self.default,
+            pool => self.private.entry(pool).or_insert_with(PoolPart::new),
+        };
+        part.set(kind).insert(&mut self.slab, id);
+    }
+
+    /// Takes a block out of its free set; it is `Held` then.
+    #[inline]
+    pub(crate) fn remove_free(&mut self, id: BlockId) {
+        let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
+        let part = match pool {
+            DEFAULT_POOL => &mut self.default,
+            pool => self.private.entry(pool).or_insert_with(PoolPart::new),
+        };
+        part.set(kind).remove(&mut self.slab, id);
+    }
+
+    /// The live block behind a handle.
+    pub(crate) fn live_block(&self, id: BlockId, generation: u32) -> Option<&Block> {
+        self.slab.get(id).filter(|b| b.generation == generation && b.state == State::Allocated)
+    }
+
+    /// The first half of a free [spec 5.1]: the block is no longer a client's.
+    #[inline]
+    pub(crate) fn request_free(&mut self, id: BlockId, shared: &Shared) {
+        let block = &mut self.slab[id];
+        block.state = State::Pending;
+        let (kind, addr, size, requested, site) = (block.kind, block.addr, block.size, block.requested, block.site);
+        let mut delta = Delta::default();
+        delta[Counter::Allocation as usize] = -1;
+        delta[Counter::AllocatedBytes as usize] = -(size as i64);
+        if size >= self.rules.max_split {
+            delta[Counter::OversizeAllocation as usize] = -1;
+        }
+        self.live -= 1;
+        // Nothing grows, so no credit can be missing.
+        let _ = self.counters.apply(kind, &delta, &shared.bank);
+        self.record(TraceAction::FreeRequested, addr, requested, site);
+    }
+
+    /// The second half [spec 5.2]: merges the block with its free neighbours and files it.
+    #[inline]
+    pub(crate) fn complete_free(&mut self, id: BlockId, shared: &Shared) -> Result<(), NeedCredit> {
+        let prev = chain::prev_in(&self.slab, id, State::Free);
+        let next = chain::next_in(&self.slab, id, State::Free);
+        let delta = self.complete_delta(id, prev, next);
+        let kind = self.slab[id].kind;
+        self.counters.apply(kind, &delta, &shared.bank)?;
+        let block = &mut self.slab[id];
+        let (addr, requested) = (block.addr, block.requested);
+        let site = block.site.take();
+        self.record(TraceAction::FreeCompleted, addr, requested, site);
+        if prev.is_some() || next.is_some() {
+            self.merge_free(id, prev, next);
+        }
+        self.insert_free(id, shared);
+        Ok(())
+    }
+
+    /// Lets a block swallow neighbours that are in the free set.
+    pub(crate) fn merge_free(&mut self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) {
+        if let Some(prev) = prev {
+            self.remove_free(prev);
+            chain::absorb_prev(&mut self.slab, id);
+        }
+        if let Some(next) = next {
+            self.remove_free(next);
+            chain::absorb_next(&mut self.slab, id);
+        }
+    }
+
+    fn complete_delta(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Delta {
+        let block = &self.slab[id];
+        let mut delta = Delta::default();
+        delta[Counter::Active as usize] = -1;
+        delta[Counter::ActiveBytes as usize] = -(block.size as i64);
+        delta[Counter::RequestedBytes as usize] = -(block.requested as i64);
+        if block.is_expandable() {
+            return delta;
+        }
+        let absorbed = [prev, next].into_iter().flatten();
+        let (count, bytes) = absorbed.fold((0, 0), |(n, b), id| (n + 1, b + self.slab[id].size as i64));
+        let before = prev.map_or(block.prev, |p| self.slab[p].prev);
+        let after = next.map_or(block.next, |n| self.slab[n].next);
+        let stays_split = !before.is_none() || !after.is_none();
+        delta[Counter::InactiveSplit as usize] = i64::from(stays_split) - count;
+        // Absorbed bytes were counted already: what is left is the block itself, or everything goes.
+        delta[Counter::InactiveSplitBytes as usize] = if stays_split { block.size as i64 } else { -bytes };
+        delta
+    }
+}
+
+/// The table of [spec 4.6].
+#[inline]
+fn hand_out_delta(block: &Block, size: u64, split: bool, requested: u64) -> Delta {
+    let bytes = size as i64;
+    let mut delta: Delta = [1, bytes, 1, bytes, requested as i64, 0, 0, 0];
+    if block.is_expandable() {
+        return delta;
+    }
+    let (count, inactive) = match (split, block.is_split()) {
+        (true, true) => (0, -bytes),
+        (true, false) => (1, block.size as i64 - bytes),
+        (false, true) => (-1, -bytes),
+        (false, false) => (0, 0),
+    };
+    delta[Counter::InactiveSplit as usize] = count;
+    delta[Counter::InactiveSplitBytes as usize] = inactive;
+    delta
+}

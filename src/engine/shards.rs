@@ -1,0 +1,143 @@
+//! The shards of one device: found by stream without a lock, made on first use, never removed.
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use smallvec::SmallVec;
+
+use super::counters::{Counters, NeedCredit};
+use super::shard::ShardState;
+use super::shared::Shared;
+use crate::device::Stream;
+
+const BUCKETS: usize = 64;
+
+/// One stream's lock and what it guards. Aligned so that two shards never share a cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Shard {
+    pub(crate) stream: Stream,
+    pub(crate) state: Mutex<ShardState>,
+}
+
+#[derive(Debug)]
+struct Node {
+    shard: Arc<Shard>,
+    next: OnceLock<Box<Node>>,
+}
+
+/// All locked states of a device, in the order in which they are locked.
+pub(crate) type AllStates<'a> = SmallVec<[MutexGuard<'a, ShardState>; 16]>;
+
+#[derive(Debug)]
+pub(crate) struct Shards {
+    buckets: [OnceLock<Box<Node>>; BUCKETS],
+    /// In order of creation, which is the order of locking.
+    list: RwLock<Vec<Arc<Shard>>>,
+}
+
+fn bucket(stream: Stream) -> usize {
+    (stream.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % BUCKETS
+}
+
+impl Shards {
+    pub(crate) fn new() -> Self {
+        Shards { buckets: [const { OnceLock::new() }; BUCKETS], list: RwLock::new(Vec::new()) }
+    }
+
+    /// The stream's shard, if it has one yet.
+    #[inline]
+    pub(crate) fn get(&self, stream: Stream) -> Option<&Arc<Shard>> {
+        let mut at = self.buckets[bucket(stream)].get();
+        while let Some(node) = at {
+            if node.shard.stream == stream {
+                return Some(&node.shard);
+            }
+            at = node.next.get();
+        }
+        None
+    }
+
+    /// The stream's shard; `fresh` makes the state of a new one from the state of the oldest.
+    pub(crate) fn get_or_create(
+        &self,
+        stream: Stream,
+        shared: &Shared,
+        fresh: impl FnOnce(Counters) -> ShardState,
+    ) -> &Arc<Shard> {
+        if let Some(shard) = self.get(stream) {
+            return shard;
+        }
+        let mut list = self.list.write();
+        if let Some(shard) = self.get(stream) {
+            return shard;
+        }
+        if let [only] = list.as_slice() {
+            shared.bank.leave_sole(&mut only.state.lock().counters);
+        }
+        let state = fresh(Counters::new(list.is_empty()));
+        let shard = Arc::new(Shard { stream, state: Mutex::new(state) });
+        list.push(shard.clone());
+        let mut cell = &self.buckets[bucket(stream)];
+        while let Some(node) = cell.get() {
+            cell = &node.next;
+        }
+        &cell.get_or_init(|| Box::new(Node { shard, next: OnceLock::new() })).shard
+    }
+
+    /// Runs `f` for each shard by ascending stream handle: the order of PyTorch's free sets [spec 3.1].
+    pub(crate) fn by_stream(&self) -> Vec<Arc<Shard>> {
+        let mut all = self.list.read().clone();
+        all.sort_by_key(|s| s.stream);
+        all
+    }
+
+    /// Locks every shard.
+    pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut AllStates<'_>) -> R) -> R {
+        let list = self.list.read();
+        let mut states: AllStates<'_> = list.iter().map(|s| s.state.lock()).collect();
+        f(&mut states)
+    }
+
+    /// Runs a step that a shard has no credit for: every shard is locked, the step runs, the peaks move.
+    /// The step must be one that changes each statistic once.
+    pub(crate) fn exclusively<R>(
+        &self,
+        stream: Stream,
+        shared: &Shared,
+        step: impl FnOnce(&mut ShardState) -> Result<R, NeedCredit>,
+    ) -> Option<R> {
+        self.with_all(|states| {
+            settle(states, shared);
+            let own = states.iter_mut().find(|s| s.stream == stream)?;
+            own.counters.lift();
+            let result = step(own).ok();
+            settle(states, shared);
+            result
+        })
+    }
+}
+
+/// Calls all credit in and moves the peaks that the sums have passed.
+fn settle(states: &mut AllStates<'_>, shared: &Shared) {
+    let mut counters: SmallVec<[&mut Counters; 16]> = states.iter_mut().map(|s| &mut s.counters).collect();
+    shared.bank.settle(&mut counters);
+}
+
+/// Runs a step under the shard's lock, or under all locks where its credit does not suffice.
+///
+/// # Panics
+/// Never: the second run cannot lack credit.
+#[inline]
+pub(crate) fn step<R>(
+    shards: &Shards,
+    shard: &Shard,
+    shared: &Shared,
+    mut step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>,
+) -> Option<R> {
+    let outcome = step(&mut shard.state.lock());
+    match outcome {
+        Ok(result) => Some(result),
+        Err(NeedCredit) => shards.exclusively(shard.stream, shared, step),
+    }
+}

@@ -1,0 +1,199 @@
+//! Block records in a slab, addressed by index.
+
+use std::panic::Location;
+
+use crate::observe::snapshot::PoolKind;
+
+/// Index of a block record in its shard's [`Slab`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct BlockId(pub(crate) u32);
+
+impl BlockId {
+    pub(crate) const NONE: BlockId = BlockId(u32::MAX);
+
+    #[inline]
+    pub(crate) fn is_none(self) -> bool {
+        self == BlockId::NONE
+    }
+
+    #[inline]
+    pub(crate) fn some(self) -> Option<BlockId> {
+        if self.is_none() { None } else { Some(self) }
+    }
+}
+
+/// What a block record stands for at the moment.
+///
+/// | state | in the free set | counts as |
+/// |---|---|---|
+/// | `Vacant` | – | nothing: the record is unused |
+/// | `Free` | yes | cached |
+/// | `Allocated` | no | live |
+/// | `Pending` | no | freed by the client, another stream may still use it |
+/// | `Unmapped` | in the unmapped set | address space only |
+/// | `Held` | no | in the hands of a slow path that has not finished |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum State {
+    Vacant,
+    Free,
+    Allocated,
+    Pending,
+    Unmapped,
+    Held,
+}
+
+/// Marks a block as part of no expandable reservation.
+pub(crate) const NO_RESERVATION: u32 = u32::MAX;
+
+/// One block: a range of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    /// Stale while the block is free [spec 3.4].
+    pub(crate) requested: u64,
+    /// Neighbours in the segment, by address.
+    pub(crate) prev: BlockId,
+    pub(crate) next: BlockId,
+    /// Links of the free index's heap.
+    pub(crate) child: BlockId,
+    pub(crate) sibling: BlockId,
+    pub(crate) back: BlockId,
+    pub(crate) state: State,
+    pub(crate) kind: PoolKind,
+    /// Whether other streams were recorded on it; which ones is kept aside.
+    pub(crate) has_uses: bool,
+    /// Whether the free set keeps it among the tails of expandable runs.
+    pub(crate) is_tail: bool,
+    /// Slot of the owning pool; 0 is the default pool.
+    pub(crate) pool: u32,
+    /// Changes whenever the record is reused, so that stale handles are noticed.
+    pub(crate) generation: u32,
+    /// Expandable reservation, or [`NO_RESERVATION`].
+    pub(crate) reservation: u32,
+    /// Outstanding events.
+    pub(crate) events: u32,
+    /// Scope that the bytes are counted for; 0: none.
+    pub(crate) scope: u32,
+    /// Value of the pool's search counter when it became free [spec 8.3].
+    pub(crate) gc_base: u64,
+    /// Who asked for it.
+    pub(crate) site: Option<&'static Location<'static>>,
+    /// Who asked for the segment.
+    pub(crate) segment_site: Option<&'static Location<'static>>,
+}
+
+impl Block {
+    /// A block that covers a whole segment, not in any set yet.
+    pub(crate) fn segment(addr: u64, size: u64, pool: u32, kind: PoolKind, reservation: u32) -> Self {
+        Block {
+            addr,
+            size,
+            requested: 0,
+            prev: BlockId::NONE,
+            next: BlockId::NONE,
+            child: BlockId::NONE,
+            sibling: BlockId::NONE,
+            back: BlockId::NONE,
+            state: State::Held,
+            kind,
+            has_uses: false,
+            is_tail: false,
+            pool,
+            generation: 0,
+            reservation,
+            events: 0,
+            scope: 0,
+            gc_base: 0,
+            site: None,
+            segment_site: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_expandable(&self) -> bool {
+        self.reservation != NO_RESERVATION
+    }
+
+    /// Whether the segment has other blocks [spec 0.3].
+    #[inline]
+    pub(crate) fn is_split(&self) -> bool {
+        !self.prev.is_none() || !self.next.is_none()
+    }
+
+    /// Allocated, or freed but still in use by another stream.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.state, State::Allocated | State::Pending)
+    }
+
+    /// One past the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.addr + self.size
+    }
+}
+
+/// All block records of one shard. Vacant records are linked through `next` and reused.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    blocks: Vec<Block>,
+    vacant: BlockId,
+}
+
+impl Slab {
+    pub(crate) fn new() -> Self {
+        Slab { blocks: Vec::new(), vacant: BlockId::NONE }
+    }
+
+    /// Stores a record; a reused slot gets a new generation.
+    pub(crate) fn insert(&mut self, mut block: Block) -> BlockId {
+        if let Some(id) = self.vacant.some() {
+            let slot = &mut self.blocks[id.0 as usize];
+            self.vacant = slot.next;
+            block.generation = slot.generation.wrapping_add(1);
+            *slot = block;
+            return id;
+        }
+        let id = BlockId(self.blocks.len() as u32);
+        self.blocks.push(block);
+        id
+    }
+
+    /// Gives a record back.
+    pub(crate) fn remove(&mut self, id: BlockId) {
+        let vacant = self.vacant;
+        let slot = &mut self[id];
+        slot.state = State::Vacant;
+        slot.next = vacant;
+        self.vacant = id;
+    }
+
+    /// The record, unless the index is out of range or vacant.
+    pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
+        self.blocks.get(id.0 as usize).filter(|b| b.state != State::Vacant)
+    }
+
+    /// All records in use, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+        self.blocks
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| b.state != State::Vacant)
+            .map(|(i, b)| (BlockId(i as u32), b))
+    }
+}
+
+impl std::ops::Index<BlockId> for Slab {
+    type Output = Block;
+    #[inline]
+    fn index(&self, id: BlockId) -> &Block {
+        &self.blocks[id.0 as usize]
+    }
+}
+
+impl std::ops::IndexMut<BlockId> for Slab {
+    #[inline]
+    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+        &mut self.blocks[id.0 as usize]
+    }
+}

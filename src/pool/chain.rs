@@ -1,0 +1,92 @@
+//! The chain of blocks that tile one segment: cutting a block in two, joining neighbours.
+
+use super::block::{Block, BlockId, Slab, State};
+
+/// Cuts the first `size` bytes off `id` as a new block, which is returned. The old record keeps its identity
+/// and becomes the rest [spec 3.4].
+pub(crate) fn split_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
+    let rest = &mut slab[id];
+    let mut front = Block::segment(rest.addr, size, rest.pool, rest.kind, rest.reservation);
+    front.prev = rest.prev;
+    front.next = id;
+    front.segment_site = rest.segment_site;
+    rest.addr += size;
+    rest.size -= size;
+    link_before(slab, id, front)
+}
+
+/// Cuts everything after the first `size` bytes off `id` as a new block, which is returned.
+pub(crate) fn split_back(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
+    let front = &mut slab[id];
+    let mut back = Block::segment(front.addr + size, front.size - size, front.pool, front.kind, front.reservation);
+    back.segment_site = front.segment_site;
+    back.prev = id;
+    back.next = front.next;
+    front.size = size;
+    let back = slab.insert(back);
+    if let Some(after) = slab[back].next.some() {
+        slab[after].prev = back;
+    }
+    slab[id].next = back;
+    back
+}
+
+fn link_before(slab: &mut Slab, id: BlockId, front: Block) -> BlockId {
+    let front = slab.insert(front);
+    if let Some(before) = slab[front].prev.some() {
+        slab[before].next = front;
+    }
+    slab[id].prev = front;
+    front
+}
+
+/// Lets `id` swallow the block before it, whose record is given back.
+pub(crate) fn absorb_prev(slab: &mut Slab, id: BlockId) {
+    let gone = slab[id].prev;
+    let (addr, size, before, site) =
+        (slab[gone].addr, slab[gone].size, slab[gone].prev, slab[gone].segment_site);
+    let block = &mut slab[id];
+    block.addr = addr;
+    block.size += size;
+    block.prev = before;
+    block.segment_site = site;
+    if let Some(before) = before.some() {
+        slab[before].next = id;
+    }
+    slab.remove(gone);
+}
+
+/// Lets `id` swallow the block after it, whose record is given back.
+pub(crate) fn absorb_next(slab: &mut Slab, id: BlockId) {
+    let gone = slab[id].next;
+    let (size, after) = (slab[gone].size, slab[gone].next);
+    let block = &mut slab[id];
+    block.size += size;
+    block.next = after;
+    if let Some(after) = after.some() {
+        slab[after].prev = id;
+    }
+    slab.remove(gone);
+}
+
+/// The neighbour before `id` if it is in `state`.
+#[inline]
+pub(crate) fn prev_in(slab: &Slab, id: BlockId, state: State) -> Option<BlockId> {
+    slab[id].prev.some().filter(|&p| slab[p].state == state)
+}
+
+/// The neighbour after `id` if it is in `state`.
+#[inline]
+pub(crate) fn next_in(slab: &Slab, id: BlockId, state: State) -> Option<BlockId> {
+    slab[id].next.some().filter(|&n| slab[n].state == state)
+}
+
+/// The blocks of a segment in address order, from its first block.
+pub(crate) fn walk(slab: &Slab, head: BlockId) -> impl Iterator<Item = (BlockId, &Block)> {
+    let mut at = head;
+    std::iter::from_fn(move || {
+        let id = at.some()?;
+        at = slab[id].next;
+        Some((id, &slab[id]))
+    })
+}

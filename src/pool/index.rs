@@ -1,0 +1,171 @@
+//! Best fit: the free block of least size that is large enough, of least address among equals.
+//!
+//! One pairing heap by address per exact size, the sizes in a [`SizeTrie`]. Heap links live in the block
+//! records, so nothing is allocated.
+
+use super::block::{BlockId, Slab};
+use super::trie::SizeTrie;
+use crate::size::MIN_BLOCK;
+
+#[derive(Debug)]
+pub(crate) struct FreeIndex {
+    sizes: SizeTrie,
+}
+
+/// All block sizes are multiples of 512, so a class holds one size.
+#[inline]
+fn class(size: u64) -> u64 {
+    size / MIN_BLOCK - 1
+}
+
+impl FreeIndex {
+    /// `height` levels of 64 size classes each are laid out at once.
+    pub(crate) fn new(height: u32) -> Self {
+        FreeIndex { sizes: SizeTrie::new(height) }
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
+        let key = class(slab[id].size);
+        let block = &mut slab[id];
+        block.child = BlockId::NONE;
+        block.sibling = BlockId::NONE;
+        block.back = BlockId::NONE;
+        match self.sizes.get(key) {
+            None => self.sizes.set(key, id),
+            Some(root) => {
+                let top = meld(slab, root, id);
+                if top != root {
+                    self.sizes.set(key, top);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
+        let heir = merge_children(slab, id);
+        let (back, sibling) = (slab[id].back, slab[id].sibling);
+        if back.is_none() {
+            let key = class(slab[id].size);
+            match heir.some() {
+                None => self.sizes.remove(key),
+                Some(heir) => {
+                    slab[heir].back = BlockId::NONE;
+                    self.sizes.set(key, heir);
+                }
+            }
+            return;
+        }
+        // Not a root: the heir is below it, so it may take its place.
+        let after = match heir.some() {
+            None => sibling,
+            Some(heir) => {
+                slab[heir].back = back;
+                slab[heir].sibling = sibling;
+                heir
+            }
+        };
+        if let Some(sibling) = sibling.some() {
+            slab[sibling].back = heir.some().unwrap_or(back);
+        }
+        if slab[back].child == id {
+            slab[back].child = after;
+        } else {
+            slab[back].sibling = after;
+        }
+    }
+
+    /// The best fit for `size` bytes, which stays in the index.
+    #[inline]
+    pub(crate) fn best_fit(&self, size: u64) -> Option<BlockId> {
+        self.sizes.successor(class(size)).map(|(_, root)| root)
+    }
+}
+
+/// Joins two heaps that have neither parent nor siblings.
+#[inline]
+fn meld(slab: &mut Slab, a: BlockId, b: BlockId) -> BlockId {
+    let (top, below) = if slab[a].addr < slab[b].addr { (a, b) } else { (b, a) };
+    let first = slab[top].child;
+    slab[below].sibling = first;
+    slab[below].back = top;
+    if let Some(first) = first.some() {
+        slab[first].back = below;
+    }
+    slab[top].child = below;
+    top
+}
+
+/// Joins the children of `id` into one heap (pairs from left to right, then all from right to left).
+fn merge_children(slab: &mut Slab, id: BlockId) -> BlockId {
+    let mut next = slab[id].child;
+    let mut pairs = BlockId::NONE;
+    while let Some(a) = next.some() {
+        let b = slab[a].sibling;
+        slab[a].sibling = BlockId::NONE;
+        slab[a].back = BlockId::NONE;
+        let pair = match b.some() {
+            None => {
+                next = BlockId::NONE;
+                a
+            }
+            Some(b) => {
+                next = slab[b].sibling;
+                slab[b].sibling = BlockId::NONE;
+                slab[b].back = BlockId::NONE;
+                meld(slab, a, b)
+            }
+        };
+        slab[pair].sibling = pairs;
+        pairs = pair;
+    }
+    let mut root = BlockId::NONE;
+    while let Some(pair) = pairs.some() {
+        pairs = slab[pair].sibling;
+        slab[pair].sibling = BlockId::NONE;
+        root = match root.some() {
+            None => pair,
+            Some(root) => meld(slab, root, pair),
+        };
+    }
+    root
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::{Block, NO_RESERVATION};
+    use super::*;
+    use crate::observe::snapshot::PoolKind;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn finds_the_least_size_and_address(ops in prop::collection::vec((0u8..5, 1u64..40, 0u64..5000), 1..500)) {
+            let mut slab = Slab::new();
+            let mut index = FreeIndex::new(2);
+            let mut model = BTreeMap::new();
+            for (op, units, spot) in ops {
+                let (size, addr) = (units * 512, spot << 20);
+                match op {
+                    0..=2 => {
+                        if model.keys().any(|&(_, a)| a == addr) { continue; }
+                        let id = slab.insert(Block::segment(addr, size, 0, PoolKind::Small, NO_RESERVATION));
+                        index.insert(&mut slab, id);
+                        model.insert((size, addr), id);
+                    }
+                    _ => {
+                        let key = if op == 3 { model.range((size, 0)..).next() } else { model.iter().nth(spot as usize % model.len().max(1)) };
+                        let Some((&key, &id)) = key else { continue };
+                        index.remove(&mut slab, id);
+                        slab.remove(id);
+                        model.remove(&key);
+                    }
+                }
+                let want = model.range((size, 0)..).next().map(|(_, &id)| id);
+                prop_assert_eq!(index.best_fit(size), want);
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Pure data structures of one stream's cache: no device, no lock.
+//!
+//! [`block`] keeps block records, [`chain`] links the blocks of a segment, [`index`] finds the best fit,
+//! [`set`] puts them together into the free set of one pool.
+
+pub(crate) mod block;
+pub(crate) mod chain;
+pub(crate) mod index;
+pub(crate) mod set;
+mod trie;

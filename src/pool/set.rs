@@ -1,0 +1,128 @@
+//! The free set of one pool on one stream [spec 3].
+
+use super::block::{BlockId, Slab, State};
+use super::chain;
+use super::index::FreeIndex;
+
+/// Levels of 64 size classes that small pools need (2 MiB), and that large pools start with (128 MiB).
+const SMALL_HEIGHT: u32 = 2;
+const LARGE_HEIGHT: u32 = 3;
+
+/// Free blocks of one (pool, stream, kind), and the unmapped ranges of its expandable reservations.
+///
+/// Expandable blocks are kept apart from ordinary ones, and those that an unmapped range follows ("tails")
+/// apart from both: the search rules treat the three differently [spec 3.2 step 3].
+#[derive(Debug)]
+pub(crate) struct FreeSet {
+    ordinary: FreeIndex,
+    expandable: FreeIndex,
+    /// Sorted by (size, address). A handful at most: one per hole in a reservation.
+    tails: Vec<(u64, u64, BlockId)>,
+    /// Sorted by address.
+    unmapped: Vec<(u64, BlockId)>,
+}
+
+impl FreeSet {
+    pub(crate) fn small() -> Self {
+        Self::new(SMALL_HEIGHT)
+    }
+
+    pub(crate) fn large() -> Self {
+        Self::new(LARGE_HEIGHT)
+    }
+
+    fn new(height: u32) -> Self {
+        FreeSet {
+            ordinary: FreeIndex::new(height),
+            expandable: FreeIndex::new(1),
+            tails: Vec::new(),
+            unmapped: Vec::new(),
+        }
+    }
+
+    /// Files a block as free.
+    #[inline]
+    pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
+        slab[id].state = State::Free;
+        if !slab[id].is_expandable() {
+            return self.ordinary.insert(slab, id);
+        }
+        if chain::next_in(slab, id, State::Unmapped).is_none() {
+            return self.expandable.insert(slab, id);
+        }
+        let block = &mut slab[id];
+        block.is_tail = true;
+        let key = (block.size, block.addr, id);
+        let at = self.tails.partition_point(|tail| *tail < key);
+        self.tails.insert(at, key);
+    }
+
+    /// Takes a free block out; it is `Held` then.
+    #[inline]
+    pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
+        slab[id].state = State::Held;
+        if !slab[id].is_expandable() {
+            self.ordinary.remove(slab, id);
+        } else if slab[id].is_tail {
+            slab[id].is_tail = false;
+            self.tails.retain(|tail| tail.2 != id);
+        } else {
+            self.expandable.remove(slab, id);
+        }
+    }
+
+    /// The first candidate for `size` bytes by the order (size, address), expandable blocks judged by their
+    /// potential [spec 3.2 steps 2 and 3]. It stays in the set.
+    #[inline]
+    pub(crate) fn candidate(&self, slab: &Slab, size: u64, expandable: bool) -> Option<BlockId> {
+        let ordinary = self.ordinary.best_fit(size);
+        if !expandable {
+            return ordinary;
+        }
+        let key = |id: BlockId| (slab[id].size, slab[id].addr);
+        let whole = match (ordinary, self.expandable.best_fit(size)) {
+            (Some(a), Some(b)) => Some(if key(a) < key(b) { a } else { b }),
+            (a, b) => a.or(b),
+        };
+        self.tail_before(slab, size, whole).or(whole)
+    }
+
+    /// A tail is taken only where it sorts before every other candidate and its potential (with the unmapped
+    /// range after it) does not exceed that of the candidate that follows.
+    fn tail_before(&self, slab: &Slab, size: u64, whole: Option<BlockId>) -> Option<BlockId> {
+        let first = self.tails.partition_point(|tail| tail.0 < size);
+        let potential = |id: BlockId| slab[id].size + slab[id].next.some().map_or(0, |next| slab[next].size);
+        let limit = whole.map(|id| (slab[id].size, slab[id].addr));
+        let mut run = self.tails[first..].iter().take_while(|t| limit.is_none_or(|l| (t.0, t.1) < l));
+        let mut current = run.next()?.2;
+        for tail in run {
+            if potential(tail.2) >= potential(current) {
+                return Some(current);
+            }
+            current = tail.2;
+        }
+        match limit {
+            Some((whole, _)) if whole < potential(current) => None,
+            _ => Some(current),
+        }
+    }
+
+    /// Files a block as unmapped address space.
+    pub(crate) fn insert_unmapped(&mut self, slab: &mut Slab, id: BlockId) {
+        slab[id].state = State::Unmapped;
+        let key = (slab[id].addr, id);
+        let at = self.unmapped.partition_point(|entry| *entry < key);
+        self.unmapped.insert(at, key);
+    }
+
+    /// Takes an unmapped block out; it is `Held` then.
+    pub(crate) fn remove_unmapped(&mut self, slab: &mut Slab, id: BlockId) {
+        slab[id].state = State::Held;
+        self.unmapped.retain(|entry| entry.1 != id);
+    }
+
+    /// Unmapped ranges by address.
+    pub(crate) fn unmapped(&self) -> impl Iterator<Item = BlockId> {
+        self.unmapped.iter().map(|entry| entry.1)
+    }
+}
