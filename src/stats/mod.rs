@@ -3,6 +3,8 @@
 mod keys;
 pub mod summary;
 
+pub use keys::Nested;
+
 /// One statistic [spec 9.1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stat {
@@ -65,4 +67,6 @@ pub struct MemoryStats {
     pub num_device_alloc: i64,
     /// Driver frees and unmapped ranges.
     pub num_device_free: i64,
+    /// Requests refused by `throw_on_cudamalloc_oom`. PyTorch has it from 2.12 on, so it is not one of the 122.
+    pub num_oom_rejections: i64,
 }
