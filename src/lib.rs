@@ -6,6 +6,7 @@ pub mod device;
 mod error;
 pub mod observe;
 pub mod stats;
+pub mod units;
 
 pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment};
 pub use config::Config;

@@ -1,56 +1,30 @@
 //! Options, their parser and their validation [spec 15].
+//!
+//! [`OPTIONS`] is the one table of options: it drives the parser, `Display` and `docs/configuration.md`.
 
+mod divisions;
+mod env;
+mod error;
+mod numbers;
+mod options;
+mod parse;
+mod table;
+mod tokens;
+mod validate;
+mod values;
+
+use std::fmt;
 use std::time::Duration;
+
+pub use divisions::Divisions;
+pub use error::ConfigError;
+pub use options::{ConfigOption, OPTIONS, find as find_option};
 
 const MIB: u64 = 1 << 20;
 
-/// A text of options that cannot be accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// No option has this name.
-    #[error("Unrecognized key '{key}' in allocator config.{}", nearest.as_ref().map(|n| format!(" Did you mean '{n}'?")).unwrap_or_default())]
-    UnknownKey {
-        /// The name given.
-        key: String,
-        /// The nearest known name.
-        nearest: Option<String>,
-    },
-    /// The value does not fit the option.
-    #[error("{message}")]
-    InvalidValue {
-        /// The option.
-        key: String,
-        /// What is wrong, in PyTorch's words where it has some [spec 15.3].
-        message: String,
-    },
-    /// The text does not follow the grammar [spec 15.2].
-    #[error("{message}")]
-    Syntax {
-        /// What is wrong and where.
-        message: String,
-    },
-    /// Two options that cannot hold together.
-    #[error("options '{first}' and '{second}' cannot be combined: {reason}")]
-    Conflict {
-        /// One option.
-        first: &'static str,
-        /// The other.
-        second: &'static str,
-        /// Why not.
-        reason: &'static str,
-    },
-}
-
-/// Division counts for rounding, one per power of two of MiB [spec 2.2, 15.4].
-///
-/// Slot `k` is for sizes in `[2^k MiB, 2^(k+1) MiB)`; slot 0 also serves everything below, slot 15 everything above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Divisions(pub [u32; 16]);
-
 /// The allocator's options. `Config::default()` is PyTorch's default configuration.
 ///
-/// Sizes are in bytes.
+/// Sizes are in bytes. `Display` shows what differs from the defaults, as text that `parse` reads back.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
@@ -158,5 +132,63 @@ impl Default for Config {
             caching: true,
             source: String::new(),
         }
+    }
+}
+
+impl Config {
+    /// Reads a text of options, `key:value,key:value,...`, on top of the defaults [spec 15.2].
+    ///
+    /// Accepts what PyTorch accepts, and gpucache's own keys.
+    ///
+    /// # Errors
+    /// What is wrong with the text; see [`ConfigError`].
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut config = Config::default();
+        config.apply(text)?;
+        Ok(config)
+    }
+
+    /// Changes options at run time, as PyTorch's settings call does [spec 15.1]: `max_split_size_mb`,
+    /// `max_non_split_rounding_mb`, `garbage_collection_threshold` and `roundup_power2_divisions` fall back to
+    /// their defaults unless the text names them; all others are kept.
+    ///
+    /// # Errors
+    /// What is wrong with the text; then nothing has changed. (Under `mirror_defects` the values before the
+    /// mistake are in force, as in PyTorch.)
+    pub fn apply(&mut self, text: &str) -> Result<(), ConfigError> {
+        let mut next = self.clone();
+        let outcome = parse::apply(&mut next, text).and_then(|()| next.validate());
+        if outcome.is_ok() || self.mirror_defects {
+            *self = next;
+        }
+        outcome
+    }
+
+    /// `max_split_size` with "unlimited" as `u64::MAX`.
+    #[inline]
+    pub fn max_split_bytes(&self) -> u64 {
+        self.max_split_size.unwrap_or(u64::MAX)
+    }
+
+    /// `max_non_split_rounding`, or else the large segment size.
+    #[inline]
+    pub fn max_non_split_rounding_bytes(&self) -> u64 {
+        self.max_non_split_rounding.unwrap_or(self.large_segment_size)
+    }
+}
+
+/// The options that are not at their defaults, as a text that [`Config::parse`] reads back. Empty if all are.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let defaults = Config::default();
+        let mut comma = "";
+        for option in OPTIONS {
+            let value = option.value(self);
+            if value != option.value(&defaults) {
+                write!(f, "{comma}{}:{value}", option.name)?;
+                comma = ",";
+            }
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,17 @@
 //! The out-of-memory report [spec 11]: numbers for programs, PyTorch's sentence for people.
 
+use std::fmt;
+
 use crate::config::Config;
 use crate::device::ProcessMemory;
+use crate::units::format_size;
 
-/// Why a request failed, in numbers (bytes). `Display` is PyTorch's sentence with the product's name [spec 11.2].
-#[derive(Debug, Clone, PartialEq)]
+/// Why a request failed, in numbers (bytes).
+///
+/// `{}` is PyTorch's sentence with the product's name [spec 11.2]; `{:#}` adds the options in force and, where
+/// there is one, the explanation. [`OomReport::pytorch_message`] is PyTorch's text to the byte. A report is built
+/// from `OomReport::default()` by setting its fields.
+#[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct OomReport {
     /// Device ordinal.
@@ -37,10 +44,90 @@ pub struct OomReport {
     pub processes: Option<Vec<ProcessMemory>>,
     /// The options in force.
     pub config: Config,
+    /// What caused it and what to do, as lines of text for `{:#}`.
+    pub explanation: Option<String>,
 }
 
-impl std::fmt::Display for OomReport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CUDA out of memory.")
+impl OomReport {
+    /// PyTorch 2.11's message, to the byte, for comparisons with recordings.
+    ///
+    /// Like PyTorch's it counts idle bytes of private pools as allocated [spec 23.11]; `Display` does not.
+    pub fn pytorch_message(&self) -> String {
+        let Self { allocated, reserved, private_free, .. } = *self;
+        let mut text = self.beginning("PyTorch", "17179869184.00 GiB");
+        text += &format!("{} is allocated by PyTorch, ", format_size(allocated.wrapping_add(private_free)));
+        if private_free > 0 {
+            text += &format!(
+                "with {} allocated in private pools (e.g., CUDA Graphs), ",
+                format_size(private_free)
+            );
+        }
+        // PyTorch computes in 64 bits without a check.
+        let idle = reserved.wrapping_sub(allocated).wrapping_sub(private_free);
+        text += &format!("and {} is reserved by PyTorch but unallocated.", format_size(idle));
+        text + " If reserved but unallocated memory is large try setting \
+                PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for \
+                Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-\
+                with-pytorch-cuda-alloc-conf)"
+    }
+
+    /// Parts 1 to 12: request, device, processes, cap. `unknown` stands for what NVML does not tell; PyTorch
+    /// prints NVML's "all ones" as a number [spec 11.3].
+    fn beginning(&self, product: &str, unknown: &str) -> String {
+        let mut text = format!(
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            format_size(self.segment_size),
+            self.device,
+            format_size(self.device_total),
+            format_size(self.device_free)
+        );
+        for process in self.processes.iter().flatten() {
+            if process.is_self {
+                text += &format!("Including non-{product} memory, this process");
+            } else {
+                text += &format!("Process {}", process.pid);
+            }
+            let used = process.used.map_or_else(|| unknown.to_owned(), format_size);
+            text += &format!(" has {used} memory in use. ");
+        }
+        if let Some(allowed) = self.allowed {
+            text += &format!("{} allowed; ", format_size(allowed));
+        }
+        text + "Of the allocated memory "
+    }
+
+    /// What follows the sentence in `{:#}`.
+    fn fmt_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\nOptions in force: ")?;
+        match self.config.to_string() {
+            options if options.is_empty() => f.write_str("all at their defaults")?,
+            options => f.write_str(&options)?,
+        }
+        match &self.explanation {
+            Some(explanation) => write!(f, "\n{}", explanation.trim_end()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for OomReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.beginning("gpucache", "an unknown amount of"))?;
+        write!(
+            f,
+            "{} is allocated by gpucache, and {} is reserved by gpucache but unallocated",
+            format_size(self.allocated),
+            format_size(self.reserved.saturating_sub(self.allocated))
+        )?;
+        if self.private_free > 0 {
+            let private = format_size(self.private_free);
+            write!(f, ", of which {private} is idle in private pools (e.g., CUDA Graphs)")?;
+        }
+        f.write_str(
+            ". If reserved but unallocated memory is large try setting \
+             GPUCACHE_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory \
+             Management  (docs/diagnosis.md)",
+        )?;
+        if f.alternate() { self.fmt_details(f) } else { Ok(()) }
     }
 }

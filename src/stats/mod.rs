@@ -3,6 +3,8 @@
 mod keys;
 pub mod summary;
 
+pub use keys::Nested;
+
 /// One statistic [spec 9.1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stat {
@@ -65,4 +67,33 @@ pub struct MemoryStats {
     pub num_device_alloc: i64,
     /// Driver frees and unmapped ranges.
     pub num_device_free: i64,
+    /// Requests refused by `throw_on_cudamalloc_oom`. PyTorch has it from 2.12 on, so it is not one of the 122.
+    pub num_oom_rejections: i64,
+}
+
+impl MemoryStats {
+    /// Bytes in clients' hands.
+    pub fn memory_allocated(&self) -> u64 {
+        bytes(self.allocated_bytes.all.current)
+    }
+
+    /// Their peak.
+    pub fn max_memory_allocated(&self) -> u64 {
+        bytes(self.allocated_bytes.all.peak)
+    }
+
+    /// Bytes obtained from the driver.
+    pub fn memory_reserved(&self) -> u64 {
+        bytes(self.reserved_bytes.all.current)
+    }
+
+    /// Their peak.
+    pub fn max_memory_reserved(&self) -> u64 {
+        bytes(self.reserved_bytes.all.peak)
+    }
+}
+
+/// A byte count that is negative only if the bookkeeping is broken, which `verify` reports.
+fn bytes(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
 }
