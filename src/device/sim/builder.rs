@@ -4,6 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::capture::Captures;
+use super::clock::Clock;
+use super::content::Content;
+use super::faults::Faults;
+use super::log::Log;
 use super::memory::{AddressSpace, Physical};
 use super::process::Process;
 use super::streams::Streams;
@@ -278,11 +283,11 @@ impl Settings {
             vmm: Vmm::new(abilities, RESERVATION_BASE + shift),
             host: Host::new(self.real_host_memory, self.host_memory),
             streams: Streams::new(self.deadlock_on_wait, self.strict_streams),
-            captures: Default::default(),
-            content: Default::default(),
-            faults: Default::default(),
-            clock: Default::default(),
-            log: Default::default(),
+            captures: Captures::default(),
+            content: Content::default(),
+            faults: Faults::default(),
+            clock: Clock::default(),
+            log: Log::default(),
             misuses: Vec::new(),
             mismatches: Vec::new(),
         }

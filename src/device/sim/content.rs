@@ -22,11 +22,11 @@ impl Content {
     pub(super) fn erase(&mut self, (piece, start): Place, bytes: u64) {
         let end = start + bytes;
         // A range that begins before and reaches in keeps its ends.
-        if let Some((&at, &(old_end, value))) = self.ranges.range((piece, 0)..(piece, start)).next_back() {
-            if old_end > start {
-                self.ranges.insert(at, (start, value));
-                self.keep_tail(piece, end, old_end, value);
-            }
+        if let Some((&at, &(old_end, value))) = self.ranges.range((piece, 0)..(piece, start)).next_back()
+            && old_end > start
+        {
+            self.ranges.insert(at, (start, value));
+            self.keep_tail(piece, end, old_end, value);
         }
         while let Some((&at, &(old_end, value))) = self.ranges.range((piece, start)..(piece, end)).next() {
             self.ranges.remove(&at);
@@ -42,10 +42,10 @@ impl Content {
 
     /// The value at a place and the offset where that answer stops being true (at most `limit`).
     pub(super) fn read(&self, (piece, offset): Place, limit: u64) -> (Option<u64>, u64) {
-        if let Some((_, &(end, value))) = self.ranges.range((piece, 0)..=(piece, offset)).next_back() {
-            if end > offset {
-                return (Some(value), end.min(limit));
-            }
+        if let Some((_, &(end, value))) = self.ranges.range((piece, 0)..=(piece, offset)).next_back()
+            && end > offset
+        {
+            return (Some(value), end.min(limit));
         }
         let next = self.ranges.range((piece, offset)..(piece, limit)).next();
         (None, next.map_or(limit, |(&(_, start), _)| start))

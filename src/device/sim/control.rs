@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::SimDevice;
 use super::capture::SimGraph;
-use super::faults::{Fault, Outcome, Refusal};
+use super::faults::{Fault, Outcome};
 use super::log::{CallKind, LoggedCall};
 use super::memory::Physical;
 use super::process::Process;
@@ -25,13 +25,8 @@ impl SimDevice {
         act: impl FnOnce(&mut Process) -> Outcome<T>,
     ) -> DeviceResult<T> {
         self.with(|p, _| {
-            act(p).map_err(|refusal| match refusal {
-                Refusal::Plain(fault) => fault.error(name),
-                Refusal::Misuse(fault, what) => {
-                    p.misuses.push(format!("{name}: {what}"));
-                    fault.error(name)
-                }
-            })
+            let outcome = act(p);
+            p.answer(name, outcome)
         })
     }
 }
@@ -75,6 +70,10 @@ impl SimDevice {
     }
 
     /// Ends a stream: its use afterwards is a misuse. Work that it still has goes on.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_HANDLE` for a stream that is destroyed already or, with strict streams, unknown.
     pub fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
         self.extra_call("cuStreamDestroy", |p| p.streams.destroy(stream))
     }
@@ -112,6 +111,10 @@ impl SimDevice {
     }
 
     /// Completes an event now, whatever its stream does.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_INVALID_HANDLE` for an event that does not exist (any more).
     pub fn complete_event(&self, event: Event) -> DeviceResult<()> {
         self.extra_call("complete_event", |p| {
             let ran = p.streams.complete_event(event)?;
@@ -124,12 +127,22 @@ impl SimDevice {
 /// Stream capture.
 impl SimDevice {
     /// Begins capturing a stream (not the default one).
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` for the default stream, `CUDA_ERROR_INVALID_VALUE` for one that
+    /// takes part in a capture already.
     pub fn begin_capture(&self, stream: Stream) -> DeviceResult<CaptureId> {
         self.extra_call("cuStreamBeginCapture", |p| p.captures.begin(stream))
     }
 
-    /// Ends the capture that began on `stream`. Fails if a stream that joined (by waiting for an event of the
-    /// capture) was not joined back, or if a call in between was not permitted during a capture.
+    /// Ends the capture that began on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` if none began there, `..._UNJOINED` if a stream that joined (by
+    /// waiting for an event of the capture) was not joined back, `..._INVALIDATED` if a call in between was not
+    /// permitted during a capture. The capture is over in the last two cases too.
     pub fn end_capture(&self, stream: Stream) -> DeviceResult<SimGraph> {
         self.extra_call("cuStreamEndCapture", |p| p.captures.end(stream))
     }

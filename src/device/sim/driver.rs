@@ -1,7 +1,7 @@
 //! The driver's side of the simulated GPU: [`Device`].
 
 use super::SimDevice;
-use super::faults::{Outcome, Refusal};
+use super::faults::Outcome;
 use super::log::{Answer, SimCall};
 use super::memory::Physical;
 use super::process::Process;
@@ -27,13 +27,7 @@ impl SimDevice {
             Ok(()) => act(process, &mut state.physical),
             Err(refusal) => Err(refusal),
         };
-        let result = outcome.map_err(|refusal| match refusal {
-            Refusal::Plain(fault) => fault.error(kind.name()),
-            Refusal::Misuse(fault, what) => {
-                process.misuses.push(format!("{}: {what}", kind.name()));
-                fault.error(kind.name())
-            }
-        });
+        let result = process.answer(kind.name(), outcome);
         process.log.record(call, &result);
         result
     }

@@ -14,7 +14,8 @@ pub(super) struct Physical {
     total: u64,
     /// Every driver allocation is accounted in multiples of this.
     granularity: u64,
-    in_use: u64,
+    /// Wider than a byte count: other processes and contexts may claim more than there is.
+    in_use: u128,
     /// Simulated processes: pid and bytes, by their index.
     own: Vec<(u32, u64)>,
     /// Processes that exist only as a figure, in the order in which they appeared.
@@ -29,7 +30,7 @@ impl Physical {
     /// A new process, whose context takes `overhead` bytes whether they are there or not.
     pub(super) fn add_process(&mut self, pid: u32, overhead: u64) -> usize {
         self.own.push((pid, overhead));
-        self.in_use = self.in_use.saturating_add(overhead);
+        self.in_use += u128::from(overhead);
         self.own.len() - 1
     }
 
@@ -40,7 +41,7 @@ impl Physical {
 
     pub(super) fn set_foreign(&mut self, pid: u32, bytes: u64) {
         let before = self.foreign.iter().find(|p| p.0 == pid).map_or(0, |p| p.1);
-        self.in_use = (self.in_use - before).saturating_add(bytes);
+        self.in_use = self.in_use - u128::from(before) + u128::from(bytes);
         match self.foreign.iter().position(|p| p.0 == pid) {
             Some(at) if bytes == 0 => drop(self.foreign.remove(at)),
             Some(at) => self.foreign[at].1 = bytes,
@@ -56,19 +57,19 @@ impl Physical {
 
     pub(super) fn take(&mut self, process: usize, bytes: u64) -> Outcome<()> {
         let bytes = self.accounted(bytes).filter(|&b| b <= self.free()).ok_or(Fault::OutOfMemory)?;
-        self.in_use += bytes;
+        self.in_use += u128::from(bytes);
         self.own[process].1 += bytes;
         Ok(())
     }
 
     pub(super) fn give_back(&mut self, process: usize, bytes: u64) {
         let bytes = self.accounted(bytes).unwrap_or(0);
-        self.in_use -= bytes;
+        self.in_use -= u128::from(bytes);
         self.own[process].1 -= bytes;
     }
 
     pub(super) fn free(&self) -> u64 {
-        self.total.saturating_sub(self.in_use)
+        u128::from(self.total).saturating_sub(self.in_use) as u64
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -147,10 +148,10 @@ impl AddressSpace {
         let Some(end) = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE)) else {
             return refuse("wraps around".to_owned());
         };
-        if let Some((&start, &len)) = self.live.range(..address + bytes).next_back() {
-            if start + len > address {
-                return refuse(format!("overlaps the live range {start:#x}+{len}"));
-            }
+        if let Some((&start, &len)) = self.live.range(..address + bytes).next_back()
+            && start + len > address
+        {
+            return refuse(format!("overlaps the live range {start:#x}+{len}"));
         }
         if self.policy != AddressPolicy::Scripted {
             if !address.is_multiple_of(PAGE) {
@@ -168,15 +169,15 @@ impl AddressSpace {
             if !skipped.is_empty() && self.policy == AddressPolicy::FirstFit {
                 self.add_gap(skipped.start, skipped.end);
             }
-        } else if let Some((&gap, &gap_end)) = self.gaps.range(..=start).next_back() {
-            if gap_end >= end {
-                self.gaps.remove(&gap);
-                if gap < start {
-                    self.gaps.insert(gap, start);
-                }
-                if end < gap_end {
-                    self.gaps.insert(end, gap_end);
-                }
+        } else if let Some((&gap, &gap_end)) = self.gaps.range(..=start).next_back()
+            && gap_end >= end
+        {
+            self.gaps.remove(&gap);
+            if gap < start {
+                self.gaps.insert(gap, start);
+            }
+            if end < gap_end {
+                self.gaps.insert(end, gap_end);
             }
         }
     }
@@ -208,11 +209,11 @@ impl AddressSpace {
     }
 
     fn add_gap(&mut self, mut start: u64, mut end: u64) {
-        if let Some((&before, &before_end)) = self.gaps.range(..start).next_back() {
-            if before_end == start {
-                self.gaps.remove(&before);
-                start = before;
-            }
+        if let Some((&before, &before_end)) = self.gaps.range(..start).next_back()
+            && before_end == start
+        {
+            self.gaps.remove(&before);
+            start = before;
         }
         if let Some(after_end) = self.gaps.remove(&end) {
             end = after_end;

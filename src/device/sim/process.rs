@@ -9,7 +9,7 @@ use super::log::{Log, SimCall};
 use super::memory::{AddressSpace, Physical};
 use super::streams::{Kernel, Streams};
 use super::vmm::Vmm;
-use crate::device::{Event, HandleType, PhysicalHandle, Stream};
+use crate::device::{DeviceResult, Event, HandleType, PhysicalHandle, Stream};
 
 /// Everything that belongs to one process.
 #[derive(Debug)]
@@ -47,6 +47,17 @@ impl Process {
             SimCall::HostFree { address } | SimCall::HostUnregister { address } => self.host.size(address),
             _ => 0,
         }
+    }
+
+    /// The driver's answer; a broken rule goes into the book of misuses.
+    pub(super) fn answer<T>(&mut self, call: &'static str, outcome: Outcome<T>) -> DeviceResult<T> {
+        outcome.map_err(|refusal| match refusal {
+            Refusal::Plain(fault) => fault.error(call),
+            Refusal::Misuse(fault, what) => {
+                self.misuses.push(format!("{call}: {what}"));
+                fault.error(call)
+            }
+        })
     }
 
     pub(super) fn malloc(&mut self, bytes: u64, physical: &mut Physical) -> Outcome<u64> {

@@ -128,10 +128,8 @@ impl Vmm {
 
     fn bury(&mut self, handle: u64, physical: &mut Physical, process: usize) -> bool {
         let dead = self.handles.get(&handle).is_some_and(|h| h.released && h.mappings == 0);
-        if dead {
-            if let Some(state) = self.handles.remove(&handle) {
-                physical.give_back(process, state.bytes);
-            }
+        if dead && let Some(state) = self.handles.remove(&handle) {
+            physical.give_back(process, state.bytes);
         }
         dead
     }
@@ -149,10 +147,10 @@ impl Vmm {
         if self.reservations.around(address).is_none_or(|(start, len)| end > start + len) {
             return Err(invalid(format!("{address:#x}+{bytes} does not lie in one reservation")));
         }
-        if let Some((at, mapping)) = self.mappings.range(..end).next_back() {
-            if at + mapping.bytes > address {
-                return Err(invalid(format!("{address:#x}+{bytes} overlaps the mapping at {at:#x}")));
-            }
+        if let Some((at, mapping)) = self.mappings.range(..end).next_back()
+            && at + mapping.bytes > address
+        {
+            return Err(invalid(format!("{address:#x}+{bytes} overlaps the mapping at {at:#x}")));
         }
         self.live_handle(handle)?.mappings += 1;
         self.mappings.insert(address, Mapping { bytes, handle: handle.0, accessors: Vec::new() });
