@@ -3,12 +3,18 @@
 mod allocator;
 pub mod config;
 pub mod device;
+mod engine;
 mod error;
 pub mod observe;
+mod pool;
+mod size;
 pub mod stats;
 pub mod units;
 
-pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment};
+pub use allocator::{
+    Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
+    MemPool, Upstream,
+};
 pub use config::Config;
 pub use cudarc;
 pub use error::{Error, Result};

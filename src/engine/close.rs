@@ -4,7 +4,6 @@
 //! count. When the last handle goes while blocks are out, the core keeps itself alive (a forgotten `Arc`) until
 //! the last block of the last shard has come back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Core;
@@ -24,7 +23,7 @@ impl Core {
             let mut open = 0;
             for state in states.iter_mut() {
                 state.closing = true;
-                open += usize::from(state.live > 0);
+                open += usize::from(!state.is_done());
             }
             self.closing.open_shards.store(open, Ordering::Release);
             open > 0
@@ -34,11 +33,6 @@ impl Core {
     /// A closing shard's last block came back. Whether it was the last shard.
     pub(crate) fn shard_closed(&self) -> bool {
         self.closing.open_shards.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    /// Blocks in clients' hands.
-    pub(crate) fn live_blocks(&self) -> u64 {
-        self.shards.with_all(|states| states.iter().map(|s| s.live).sum())
     }
 }
 
@@ -56,9 +50,4 @@ impl Drop for Core {
         }
         self.destroy_events();
     }
-}
-
-/// Keeps a core alive for the blocks that are out.
-pub(crate) fn forget_for_blocks(core: &Arc<Core>) {
-    std::mem::forget(core.clone());
 }

@@ -1,12 +1,10 @@
 //! free and record_stream [spec 5, 6.1].
 
-use std::sync::Arc;
-
 use super::events::BlockRef;
 use super::shard::ShardState;
 use super::shards::Shard;
 use super::{Core, attention};
-use crate::device::{DeviceResult, Stream};
+use crate::device::{DeviceError, DeviceResult, Stream};
 use crate::pool::block::BlockId;
 
 /// What is left to do once the shard's lock is gone.
@@ -17,22 +15,28 @@ pub(crate) enum Freed {
     NeedsCredit,
     /// Other streams use the block.
     HasUses,
+    /// It came from the driver, past the cache.
+    Uncached,
 }
 
 impl Core {
     /// Frees a live block.
     #[inline]
-    pub(crate) fn free(&self, shard: &Arc<Shard>, id: BlockId) -> DeviceResult<()> {
+    pub(crate) fn free(&self, shard: &Shard, id: BlockId, addr: u64) -> DeviceResult<()> {
         let freed = self.free_locked(&mut shard.state.lock(), id);
         match freed {
             Freed::Done => Ok(()),
-            left => self.finish_free(shard, id, &left),
+            left => self.finish_free(shard, id, addr, &left),
         }
     }
 
     /// The part of a free that needs the shard's lock.
     #[inline]
     pub(crate) fn free_locked(&self, state: &mut ShardState, id: BlockId) -> Freed {
+        if id.is_none() {
+            state.uncached -= 1;
+            return Freed::Uncached;
+        }
         state.request_free(id, &self.shared);
         if state.slab[id].has_uses {
             return Freed::HasUses;
@@ -45,10 +49,15 @@ impl Core {
 
     /// The rest of a free, without the shard's lock.
     #[cold]
-    pub(crate) fn finish_free(&self, shard: &Arc<Shard>, block: BlockId, left: &Freed) -> DeviceResult<()> {
-        let block = BlockRef { shard: shard.clone(), block };
+    pub(crate) fn finish_free(&self, shard: &Shard, block: BlockId, addr: u64, left: &Freed) -> DeviceResult<()> {
+        let block = BlockRef { shard: self.shard(shard.stream).clone(), block };
         match left {
             Freed::Done => Ok(()),
+            Freed::Uncached => match self.device.free(addr) {
+                // The driver has taken it back already.
+                Err(DeviceError::ShuttingDown { .. }) => Ok(()),
+                outcome => outcome,
+            },
             Freed::NeedsCredit => {
                 self.complete(&block);
                 Ok(())

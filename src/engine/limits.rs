@@ -41,6 +41,10 @@ impl Core {
         let mut config = self.config.write();
         let mut next = config.clone();
         change(&mut next)?;
+        if next.expandable_segments && !self.properties.supports_virtual_memory {
+            notice_no_virtual_memory();
+            next.expandable_segments = false;
+        }
         *config = next;
         let rules = Rules::new(&config);
         let armed = self.gc_armed(&config);
@@ -72,4 +76,12 @@ impl Core {
     pub(super) fn oversize_segments(&self) -> Stat {
         self.ledger.lock().oversize_segments
     }
+}
+
+/// Said once per process: the option has no effect on such a device.
+pub(super) fn notice_no_virtual_memory() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        eprintln!("gpucache: expandable_segments is ignored: the device has no virtual memory management");
+    });
 }

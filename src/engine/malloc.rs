@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::counters::NeedCredit;
+use super::expandable::Grown;
 use super::private::Route;
 use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
 use super::shards::Shard;
@@ -35,7 +36,11 @@ impl Core {
             return Err(Error::TooLarge { requested: bytes });
         }
         let mut route = Route::default();
-        if self.attention() != 0 {
+        let attention = self.attention();
+        if attention != 0 {
+            if attention & attention::NO_CACHING != 0 {
+                return self.malloc_uncached(bytes, stream, site);
+            }
             route = self.before_malloc(stream)?;
         }
         let shard = self.shard(stream);
@@ -55,6 +60,23 @@ impl Core {
         drop(state);
         let grant = self.malloc_slow(shard, request, epoch)?;
         Ok((shard, grant))
+    }
+
+    /// Caching is off: the driver is asked for exactly the request, and no statistic moves [spec 4.1].
+    #[cold]
+    fn malloc_uncached(&self, bytes: u64, stream: Stream, site: Site) -> Result<(&Arc<Shard>, Grant)> {
+        let shard = self.shard(stream);
+        match self.device.malloc(bytes) {
+            Ok(addr) => {
+                shard.state.lock().uncached += 1;
+                Ok((shard, Grant { block: BlockId::NONE, generation: 0, addr, size: bytes }))
+            }
+            Err(error) if error.is_out_of_memory() => {
+                let request = shard.state.lock().request(bytes, Route::default(), 0, site);
+                Err(self.out_of_memory(shard, &request))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Events, capture and routing, where there are any [spec 4.2 step 1, 2.4].
@@ -82,7 +104,7 @@ impl Core {
     }
 
     /// One more look at the free set, without counting it.
-    fn search_again(&self, shard: &Shard, request: &Request) -> Option<Grant> {
+    pub(super) fn search_again(&self, shard: &Shard, request: &Request) -> Option<Grant> {
         let found = {
             let mut state = shard.state.lock();
             let id = state.find_free_uncounted(request)?;
@@ -189,7 +211,12 @@ impl Core {
             return Ok(None);
         }
         if request.expandable {
-            return self.obtain_expandable(growth, shard, request);
+            match self.grow_expandable(growth, shard, request)? {
+                Grown::Block(id) => return Ok(Some(id)),
+                Grown::NoMemory => return Ok(None),
+                // The ordinary way is better than no way.
+                Grown::NoAddressSpace => {}
+            }
         }
         let Some(addr) = self.driver_segment(request.pool, segment, shard.stream)? else { return Ok(None) };
         self.pools.note_driver_bytes(request.pool, segment as i64);

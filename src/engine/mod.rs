@@ -10,8 +10,11 @@
 //!
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
+mod addresses;
 mod close;
 mod counters;
+mod borrow;
+mod capture;
 mod events;
 mod expandable;
 mod forecast;
@@ -32,11 +35,13 @@ mod snapshot;
 mod trace;
 mod verify;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use self::addresses::Addresses;
 use self::counters::{Counters, NeedCredit};
 use self::events::Events;
 use self::expandable::Reservations;
@@ -51,11 +56,13 @@ use crate::config::Config;
 use crate::device::{Device, DeviceProperties, Stream};
 use crate::size::Rules;
 
-pub(crate) use self::hooks::{FreeMemoryCallback, OomObserver};
-pub(crate) use self::private::{Upstream, PoolFilter};
-pub(crate) use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
-pub(crate) use self::forecast::Forecast;
-pub(crate) use self::shard::Grant;
+pub use self::forecast::Forecast;
+pub use self::private::Upstream;
+pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
+
+pub(crate) use self::addresses::Place;
+pub(crate) use self::free::Freed;
+pub(crate) use self::private::{next_capture_pool, next_user_pool};
 pub(crate) use self::shards::Shard;
 pub(crate) use self::trace::set_metadata;
 
@@ -95,14 +102,25 @@ pub(crate) struct Core {
     history: Mutex<Option<Ring>>,
     history_capacity: AtomicU64,
     closing: close::Closing,
+    /// Blocks that were given out by address.
+    addresses: Addresses,
+    /// Those that the table does not cover: exact sizes of the driver's, five-level addresses.
+    far_addresses: Mutex<HashMap<u64, addresses::Place>>,
+    /// `throw_on_cudamalloc_oom`'s counter [spec 22].
+    num_oom_rejections: AtomicU64,
+    me: Weak<Core>,
 }
 
 impl Core {
-    pub(crate) fn new(device: Arc<dyn Device>, config: Config) -> Self {
+    pub(crate) fn new(device: Arc<dyn Device>, mut config: Config) -> Arc<Self> {
         let properties = device.properties().clone();
         let fraction = config.per_process_memory_fraction;
         let max_split_at_start = config.max_split_size.map_or(-1, |b| b as i64);
-        let core = Core {
+        if config.expandable_segments && !properties.supports_virtual_memory {
+            limits::notice_no_virtual_memory();
+            config.expandable_segments = false;
+        }
+        let core = Arc::new_cyclic(|me| Core {
             device,
             properties,
             shards: Shards::new(),
@@ -118,7 +136,11 @@ impl Core {
             history: Mutex::new(None),
             history_capacity: AtomicU64::new(0),
             closing: close::Closing::default(),
-        };
+            addresses: Addresses::default(),
+            far_addresses: Mutex::default(),
+            num_oom_rejections: AtomicU64::new(0),
+            me: me.clone(),
+        });
         core.apply_fraction(fraction);
         core
     }
@@ -137,7 +159,7 @@ impl Core {
         let config = self.config.read();
         let armed = self.gc_armed(&config);
         let no_split = self.pools.no_split_slots();
-        self.shards.get_or_create(stream, &self.shared, |counters: Counters| {
+        self.shards.get_or_create(stream, &self.shared, self.me.clone(), |counters: Counters| {
             let mut state = ShardState::new(stream, Rules::new(&config), counters);
             state.gc_armed = armed;
             for slot in no_split {
@@ -171,6 +193,10 @@ impl Core {
 
     fn any_pool_active(&self) -> bool {
         self.attention() & attention::POOLS != 0
+    }
+
+    pub(crate) fn hooks(&self) -> &Hooks {
+        &self.hooks
     }
 
     fn mirror_defects(&self) -> bool {

@@ -174,6 +174,10 @@ impl Pools {
         self.state.lock().pools.get(&id).map_or(0, |p| p.uses)
     }
 
+    pub(super) fn all_slots(&self) -> Vec<u32> {
+        self.state.lock().pools.values().map(|p| p.slot).collect()
+    }
+
     /// Whether the pool is waiting for its memory to come back.
     pub(crate) fn is_released(&self, slot: u32) -> bool {
         self.state.lock().pools.values().any(|p| p.slot == slot && p.uses == 0)

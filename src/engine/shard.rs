@@ -78,6 +78,8 @@ pub(crate) struct ShardState {
     pub(crate) gc_armed: bool,
     /// Blocks in clients' hands.
     pub(crate) live: u64,
+    /// Driver allocations in clients' hands, made while caching was off.
+    pub(crate) uncached: u64,
     /// The last handle is gone: the last block to come back ends the allocator.
     pub(crate) closing: bool,
     /// Moves with every change of the free sets, so that a slow path sees whether to search again.
@@ -107,6 +109,7 @@ impl ShardState {
             ring: None,
             gc_armed: false,
             live: 0,
+            uncached: 0,
             closing: false,
             epoch: 0,
             uses: HashMap::new(),
@@ -122,6 +125,16 @@ impl ShardState {
             return &mut self.default;
         }
         self.private.entry(pool).or_insert_with(PoolPart::new)
+    }
+
+    /// Works on one free set and the block records together.
+    #[inline]
+    pub(super) fn with_set<R>(&mut self, pool: u32, kind: PoolKind, f: impl FnOnce(&mut FreeSet, &mut Slab) -> R) -> R {
+        let part = match pool {
+            DEFAULT_POOL => &mut self.default,
+            pool => self.private.entry(pool).or_insert_with(PoolPart::new),
+        };
+        f(part.set(kind), &mut self.slab)
     }
 
     /// Forgets a private pool's part, which is empty.
@@ -201,22 +214,20 @@ impl ShardState {
         if pool == DEFAULT_POOL && kind == PoolKind::Large {
             self.slab[id].gc_base = shared.large_searches.load(Ordering::Relaxed);
         }
-        let part = match pool {
-            DEFAULT_POOL => &mut self.default,
-            pool => self.private.entry(pool).or_insert_with(PoolPart::new),
-        };
-        part.set(kind).insert(&mut self.slab, id);
+        self.with_set(pool, kind, |set, slab| set.insert(slab, id));
     }
 
     /// Takes a block out of its free set; it is `Held` then.
     #[inline]
     pub(crate) fn remove_free(&mut self, id: BlockId) {
         let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
-        let part = match pool {
-            DEFAULT_POOL => &mut self.default,
-            pool => self.private.entry(pool).or_insert_with(PoolPart::new),
-        };
-        part.set(kind).remove(&mut self.slab, id);
+        self.with_set(pool, kind, |set, slab| set.remove(slab, id));
+    }
+
+    /// Whether nothing is in clients' hands.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.live == 0 && self.uncached == 0
     }
 
     /// The live block behind a handle.

@@ -1,22 +1,28 @@
 //! The shards of one device: found by stream without a lock, made on first use, never removed.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
 
+use super::Core;
 use super::counters::{Counters, NeedCredit};
 use super::shard::ShardState;
 use super::shared::Shared;
 use crate::device::Stream;
 
 const BUCKETS: usize = 64;
+const INDEXED: usize = 64;
 
 /// One stream's lock and what it guards. Aligned so that two shards never share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Shard {
     pub(crate) stream: Stream,
+    /// Place in the order of creation.
+    pub(crate) index: u32,
+    /// Whose shard it is.
+    pub(crate) core: Weak<Core>,
     pub(crate) state: Mutex<ShardState>,
 }
 
@@ -34,6 +40,8 @@ pub(crate) struct Shards {
     buckets: [OnceLock<Box<Node>>; BUCKETS],
     /// In order of creation, which is the order of locking.
     list: RwLock<Vec<Arc<Shard>>>,
+    /// The first shards by index, without a lock.
+    indexed: [OnceLock<Arc<Shard>>; INDEXED],
 }
 
 fn bucket(stream: Stream) -> usize {
@@ -42,7 +50,11 @@ fn bucket(stream: Stream) -> usize {
 
 impl Shards {
     pub(crate) fn new() -> Self {
-        Shards { buckets: [const { OnceLock::new() }; BUCKETS], list: RwLock::new(Vec::new()) }
+        Shards {
+            buckets: [const { OnceLock::new() }; BUCKETS],
+            list: RwLock::new(Vec::new()),
+            indexed: [const { OnceLock::new() }; INDEXED],
+        }
     }
 
     /// The stream's shard, if it has one yet.
@@ -63,6 +75,7 @@ impl Shards {
         &self,
         stream: Stream,
         shared: &Shared,
+        core: Weak<Core>,
         fresh: impl FnOnce(Counters) -> ShardState,
     ) -> &Arc<Shard> {
         if let Some(shard) = self.get(stream) {
@@ -76,8 +89,12 @@ impl Shards {
             shared.bank.leave_sole(&mut only.state.lock().counters);
         }
         let state = fresh(Counters::new(list.is_empty()));
-        let shard = Arc::new(Shard { stream, state: Mutex::new(state) });
+        let index = list.len() as u32;
+        let shard = Arc::new(Shard { stream, index, core, state: Mutex::new(state) });
         list.push(shard.clone());
+        if let Some(slot) = self.indexed.get(index as usize) {
+            slot.get_or_init(|| shard.clone());
+        }
         let mut cell = &self.buckets[bucket(stream)];
         while let Some(node) = cell.get() {
             cell = &node.next;
@@ -85,7 +102,19 @@ impl Shards {
         &cell.get_or_init(|| Box::new(Node { shard, next: OnceLock::new() })).shard
     }
 
-    /// Runs `f` for each shard by ascending stream handle: the order of PyTorch's free sets [spec 3.1].
+    /// The shard at a place in the order of creation.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> Option<&Shard> {
+        match self.indexed.get(index as usize) {
+            Some(slot) => slot.get().map(|s| &**s),
+            None => {
+                let stream = self.list.read().get(index as usize)?.stream;
+                self.get(stream).map(|s| &**s)
+            }
+        }
+    }
+
+    /// All shards by ascending stream handle: the order of PyTorch's free sets [spec 3.1].
     pub(crate) fn by_stream(&self) -> Vec<Arc<Shard>> {
         let mut all = self.list.read().clone();
         all.sort_by_key(|s| s.stream);

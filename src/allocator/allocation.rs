@@ -1,0 +1,217 @@
+//! A block in a client's hands.
+//!
+//! The handle points straight at its shard and block, so that giving it back needs no lookup and no reference
+//! count. What keeps the shard alive is told in [`crate::engine`]'s `close`: either some [`Allocator`] handle
+//! exists, or the core holds one forgotten count of itself until the last block is back.
+//!
+//! [`Allocator`]: crate::Allocator
+
+use std::fmt;
+use std::panic::Location;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::device::Stream;
+use crate::engine::{Core, Freed, Shard};
+use crate::error::{Error, Result};
+use crate::pool::block::BlockId;
+
+/// Device memory that frees itself when dropped. Bytes; for typed memory see `DeviceBuffer`.
+///
+/// It may be sent and shared between threads: the handle only names memory. It stays valid when the last
+/// [`Allocator`](crate::Allocator) handle goes first.
+pub struct Allocation {
+    /// `None` for zero bytes.
+    shard: Option<NonNull<Shard>>,
+    address: u64,
+    requested: usize,
+    block: BlockId,
+    generation: u32,
+}
+
+// SAFETY: the shard is `Sync` (a mutex and plain data) and outlives the handle wherever that goes.
+unsafe impl Send for Allocation {}
+// SAFETY: all methods that take `&self` only read the handle, or lock the shard.
+unsafe impl Sync for Allocation {}
+
+/// An [`Allocation`] taken apart: plain words that can cross a foreign interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AllocationParts {
+    /// Start address; 0 for zero bytes.
+    pub address: u64,
+    /// Requested bytes.
+    pub requested: usize,
+    /// Raw handle of the stream.
+    pub stream: u64,
+    shard: Option<NonNull<Shard>>,
+    block: BlockId,
+    generation: u32,
+}
+
+/// The last handle of an allocator goes.
+pub(super) fn close(core: &Arc<Core>) {
+    let kept = Arc::into_raw(core.clone());
+    if !core.close() {
+        // SAFETY: `kept` came from `into_raw` just now, and no block is out that could give it back too.
+        drop(unsafe { Arc::from_raw(kept) });
+    }
+}
+
+impl Allocation {
+    #[inline]
+    #[track_caller]
+    pub(crate) fn new(core: &Arc<Core>, bytes: usize, stream: Stream, scope: u32) -> Result<Self> {
+        if bytes == 0 {
+            return Ok(Self::null());
+        }
+        let (shard, grant) = core.malloc(bytes as u64, stream, scope, Location::caller())?;
+        Ok(Allocation {
+            shard: Some(NonNull::from(&**shard)),
+            address: grant.addr,
+            requested: bytes,
+            block: grant.block,
+            generation: grant.generation,
+        })
+    }
+
+    fn null() -> Self {
+        Allocation { shard: None, address: 0, requested: 0, block: BlockId::NONE, generation: 0 }
+    }
+
+    #[inline]
+    fn shard(&self) -> Option<&Shard> {
+        // SAFETY: the shard lives as long as its core, and the core as long as a block is out (see the module).
+        self.shard.map(|shard| unsafe { shard.as_ref() })
+    }
+
+    /// Start address on the device; 0 for zero bytes.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Requested bytes. The block behind it may be larger.
+    pub fn len(&self) -> usize {
+        self.requested
+    }
+
+    /// Whether it has zero bytes.
+    pub fn is_empty(&self) -> bool {
+        self.requested == 0
+    }
+
+    /// The stream that it was allocated for.
+    pub fn stream(&self) -> Stream {
+        self.shard().map_or(Stream::DEFAULT, |s| s.stream)
+    }
+
+    /// Says that work on `stream` uses the memory too: when it is freed, it is not handed out again before that
+    /// work is done [spec 6.1]. Call it after queueing the work, or before, but before the drop.
+    pub fn record_stream(&self, stream: Stream) {
+        if let Some((core, shard)) = self.home()
+            && !self.block.is_none()
+        {
+            core.record_stream(shard, self.block, stream);
+        }
+    }
+
+    /// Frees it now, and tells if the driver failed (a drop cannot).
+    ///
+    /// # Errors
+    /// [`Error::Device`] if an event for another stream could not be recorded; the block is kept back until
+    /// that works, and is not lost.
+    pub fn free(self) -> Result<()> {
+        let outcome = self.give_back();
+        std::mem::forget(self);
+        outcome
+    }
+
+    /// Takes it apart without freeing it. Only [`from_parts`](Allocation::from_parts) can free it then.
+    pub fn into_parts(self) -> AllocationParts {
+        let parts = AllocationParts {
+            address: self.address,
+            requested: self.requested,
+            stream: self.stream().raw(),
+            shard: self.shard,
+            block: self.block,
+            generation: self.generation,
+        };
+        std::mem::forget(self);
+        parts
+    }
+
+    /// Puts one together again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`] if the block is not live any more.
+    ///
+    /// # Safety
+    /// The parts come from [`into_parts`](Allocation::into_parts) of this process, and are used once: two
+    /// handles of one block would free it twice, and parts whose block was freed name memory of others.
+    pub unsafe fn from_parts(parts: AllocationParts) -> Result<Self> {
+        let allocation = Allocation {
+            shard: parts.shard,
+            address: parts.address,
+            requested: parts.requested,
+            block: parts.block,
+            generation: parts.generation,
+        };
+        let live = allocation
+            .shard()
+            .is_none_or(|s| {
+                allocation.block.is_none()
+                    || s.state.lock().live_block(allocation.block, allocation.generation).is_some()
+            });
+        if live {
+            return Ok(allocation);
+        }
+        let address = allocation.address;
+        std::mem::forget(allocation);
+        Err(Error::InvalidPointer { address, reason: "the parts name a block that is not live" })
+    }
+
+    #[inline]
+    fn home(&self) -> Option<(&Core, &Shard)> {
+        let shard = self.shard()?;
+        // SAFETY: the core outlives its blocks (see the module), so the weak pointer's target is alive.
+        Some((unsafe { &*shard.core.as_ptr() }, shard))
+    }
+
+    #[inline]
+    fn give_back(&self) -> Result<()> {
+        let Some((core, shard)) = self.home() else { return Ok(()) };
+        let mut state = shard.state.lock();
+        let freed = core.free_locked(&mut state, self.block);
+        let last = state.closing && state.is_done();
+        if matches!(freed, Freed::Done) && !last {
+            return Ok(());
+        }
+        // Still under the lock, so the core is alive: hold it for the rest.
+        let Some(alive) = shard.core.upgrade() else { return Ok(()) };
+        drop(state);
+        let outcome = alive.finish_free(shard, self.block, self.address, &freed);
+        if last && alive.shard_closed() {
+            // SAFETY: `close` forgot one count of this core for the blocks that were out; this was the last.
+            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&alive)) };
+        }
+        Ok(outcome?)
+    }
+}
+
+impl Drop for Allocation {
+    #[inline]
+    fn drop(&mut self) {
+        // A failure keeps the block back for another try; `free` is there for those who want to know.
+        let _ = self.give_back();
+    }
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len", &self.requested)
+            .field("stream", &self.stream())
+            .finish()
+    }
+}
