@@ -1,5 +1,5 @@
 //! The simulated GPU: planned failures, counters, log, clock.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::many_single_char_names)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The simulated GPU: capacity, addresses, processes.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::many_single_char_names)]
 
 use gpucache::device::sim::{AddressPolicy, SimDevice};
 use gpucache::device::{Device, DeviceError, HandleType, MemInfo, ProcessMemory};

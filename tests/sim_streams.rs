@@ -1,7 +1,7 @@
 //! The simulated GPU: streams, events, kernels that touch memory.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::many_single_char_names)]
 
-use gpucache::device::sim::SimDevice;
+use gpucache::device::sim::{AddressPolicy, SimDevice};
 use gpucache::device::{Device, DeviceError, Event, HandleType, Stream};
 
 fn code<T: std::fmt::Debug>(result: Result<T, DeviceError>) -> u32 {
@@ -190,6 +190,33 @@ fn an_event_orders_two_streams() {
     assert_eq!(gpu.read_now(a), Some(2));
     assert!(gpu.event_query(e).unwrap());
     assert_eq!(gpu.mismatches(), Vec::<String>::new());
+}
+
+#[test]
+fn new_memory_has_no_content() {
+    let gpu = SimDevice::builder().address_policy(AddressPolicy::FirstFit).build();
+    let a = gpu.malloc(1024).unwrap();
+    gpu.write(Stream::DEFAULT, a, 1024, 1);
+    gpu.free(a).unwrap();
+    assert_eq!(gpu.read_now(a), None);
+    assert_eq!(gpu.malloc(1024).unwrap(), a);
+    assert_eq!(gpu.read_now(a), None);
+}
+
+#[test]
+fn a_wait_means_the_record_that_was_there() {
+    let gpu = gpu();
+    let (s, t) = (gpu.create_stream(), gpu.create_stream());
+    let a = gpu.malloc(1024).unwrap();
+    let e = gpu.event_create().unwrap();
+    gpu.hold(s);
+    gpu.event_record(e, s).unwrap();
+    gpu.stream_wait_event(t, e).unwrap();
+    gpu.event_record(e, Stream::DEFAULT).unwrap(); // complete at once, but t waits for the first record
+    gpu.write(t, a, 1024, 1);
+    assert_eq!(gpu.read_now(a), None);
+    gpu.release(s);
+    assert_eq!(gpu.read_now(a), Some(1));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The simulated GPU: virtual memory and page-locked host memory.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::many_single_char_names)]
 
 use gpucache::device::sim::SimDevice;
 use gpucache::device::{Device, DeviceError, HandleType, PhysicalHandle};
@@ -142,6 +142,8 @@ fn host_memory_can_be_read_and_written() {
     assert!(gpu.host_malloc(u64::MAX).unwrap_err().is_out_of_memory());
     gpu.host_free(at).unwrap();
     assert_eq!(code(gpu.host_free(at)), 1);
+    let all = gpu.host_malloc(10_000).unwrap();
+    gpu.host_free(all).unwrap();
     assert_eq!(code(gpu.host_malloc(0)), 1);
     assert_eq!((gpu.misuses().len(), gpu.leaks().len()), (2, 0));
 }

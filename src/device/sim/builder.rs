@@ -228,6 +228,12 @@ impl SimDeviceBuilder {
     }
 }
 
+impl Default for SimDevice {
+    fn default() -> Self {
+        SimDevice::builder().build()
+    }
+}
+
 impl SimDevice {
     /// Starts describing a device.
     pub fn builder() -> SimDeviceBuilder {

@@ -37,8 +37,8 @@ struct StreamState {
 struct EventState {
     /// How often it was recorded.
     generation: u64,
-    /// The latest record that has run.
-    completed: u64,
+    /// Records that have not run. Not only the latest: a wait means the record that was there when it was made.
+    pending: Vec<u64>,
     /// A record that never completes by itself.
     stuck: Option<u64>,
     /// Destroyed while pending; the number stays known until the work has run.
@@ -49,7 +49,7 @@ struct EventState {
 
 impl EventState {
     fn complete(&self) -> bool {
-        self.completed >= self.generation
+        !self.pending.contains(&self.generation)
     }
 }
 
@@ -174,7 +174,7 @@ impl Streams {
 
     pub(super) fn destroy_event(&mut self, event: Event) -> Outcome<()> {
         let state = self.event(event)?;
-        if state.complete() {
+        if state.pending.is_empty() {
             self.events.remove(&event.0);
         } else {
             state.destroyed = true;
@@ -185,15 +185,19 @@ impl Streams {
     /// Records the event; with `captured` it belongs to that capture and never runs.
     pub(super) fn record(&mut self, event: Event, stream: Stream, captured: Option<Captured>) -> Outcome<()> {
         self.check(stream)?;
+        let idle = self.stream_idle(stream);
         let stick = captured.is_none() && std::mem::take(&mut self.stick_next);
         let state = self.event(event)?;
-        let in_capture = captured.is_some();
         state.captured = captured;
-        if in_capture {
+        if state.captured.is_some() {
             return Ok(());
         }
         state.generation += 1;
+        if idle && !stick {
+            return Ok(());
+        }
         let generation = state.generation;
+        state.pending.push(generation);
         state.stuck = stick.then_some(generation);
         self.submit(stream, Work::Record { event: event.0, generation });
         Ok(())
@@ -236,7 +240,7 @@ impl Streams {
     pub(super) fn complete_event(&mut self, event: Event) -> Outcome<Vec<Kernel>> {
         let state = self.event(event)?;
         state.stuck = None;
-        state.completed = state.generation;
+        state.pending.clear();
         Ok(self.run())
     }
 
@@ -283,7 +287,7 @@ fn captured_event(event: Event) -> Refusal {
 
 fn ready(events: &BTreeMap<u64, EventState>, work: &Work) -> bool {
     match work {
-        Work::Wait { event, generation } => events.get(event).is_none_or(|e| e.completed >= *generation),
+        Work::Wait { event, generation } => events.get(event).is_none_or(|e| !e.pending.contains(generation)),
         Work::Record { .. } | Work::Run(_) => true,
     }
 }
@@ -295,9 +299,9 @@ fn perform(events: &mut BTreeMap<u64, EventState>, work: Work) -> Option<Kernel>
         Work::Record { event, generation } => {
             let state = events.get_mut(&event)?;
             if state.stuck != Some(generation) {
-                state.completed = state.completed.max(generation);
+                state.pending.retain(|&g| g != generation);
             }
-            if state.destroyed && state.complete() {
+            if state.destroyed && state.pending.is_empty() {
                 events.remove(&event);
             }
         }
