@@ -1,5 +1,7 @@
 //! Options: grammar, bounds, texts, round trips [spec 2.2, 15].
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -501,8 +503,9 @@ fn the_manual_has_every_option() {
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for option in OPTIONS {
-        let aliases: String = option.aliases.iter().map(|alias| format!(" (also `{alias}`)")).collect();
-        table += &format!(
+        let aliases =
+            option.aliases.iter().map(|alias| format!(" (also `{alias}`)")).collect::<Vec<_>>().join("");
+        let row = format!(
             "| `{}`{aliases} | `{}` | {} | {} | {} | {} | {} |\n",
             option.name,
             option.default_value(),
@@ -512,6 +515,7 @@ fn the_manual_has_every_option() {
             option.gain,
             option.origin
         );
+        table.push_str(&row);
     }
     expect_test::expect_file![path].assert_eq(&format!("{before}{BEGIN}{table}{END}{after}"));
 }
