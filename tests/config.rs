@@ -503,8 +503,7 @@ fn the_manual_has_every_option() {
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for option in OPTIONS {
-        let aliases =
-            option.aliases.iter().map(|alias| format!(" (also `{alias}`)")).collect::<Vec<_>>().join("");
+        let aliases: String = option.aliases.iter().flat_map(|alias| [" (also `", alias, "`)"]).collect();
         let row = format!(
             "| `{}`{aliases} | `{}` | {} | {} | {} | {} | {} |\n",
             option.name,
