@@ -14,11 +14,14 @@ pub fn format_size(bytes: u64) -> String {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
-    let (unit, name) = match bytes {
-        0..=KIB => return format!("{bytes} bytes"),
-        ..=MIB => (KIB, "KiB"),
-        ..=GIB => (MIB, "MiB"),
-        _ => (GIB, "GiB"),
+    let (unit, name) = if bytes <= KIB {
+        return format!("{bytes} bytes");
+    } else if bytes <= MIB {
+        (KIB, "KiB")
+    } else if bytes <= GIB {
+        (MIB, "MiB")
+    } else {
+        (GIB, "GiB")
     };
     format!("{:.2} {name}", bytes as f64 / unit as f64)
 }
@@ -45,13 +48,11 @@ fn parse(text: &str) -> Option<u64> {
         "t" | "tb" | "tib" => 40,
         _ => return None,
     };
-    match number.split_once('.') {
-        None => number.parse::<u64>().ok()?.checked_mul(1 << shift),
-        Some(_) => {
-            let bytes = number.parse::<f64>().ok()? * (1_u64 << shift) as f64;
-            (bytes < 2.0_f64.powi(64)).then_some(bytes as u64)
-        }
+    if !number.contains('.') {
+        return number.parse::<u64>().ok()?.checked_mul(1 << shift);
     }
+    let bytes = number.parse::<f64>().ok()? * (1_u64 << shift) as f64;
+    (bytes < 2.0_f64.powi(64)).then_some(bytes as u64)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! `memory_summary` and the statistics' names against PyTorch's own output [spec 9.2, 10].
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use gpucache::stats::MemoryStats;
 use gpucache::stats::summary::{memory_summary, memory_summary_as};
 

@@ -43,12 +43,15 @@ impl Divisions {
     }
 
     fn read_list(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ConfigError> {
-        cursor.skip_separator(); // the bracket
+        cursor.skip(); // the bracket
         let mut last_slot = None;
         while cursor.peek_in_list()? != "]" {
-            let slot = read_interval(cursor)?;
-            cursor.skip_separator();
+            // The count is checked before its interval, which decides what is reported.
+            let mut interval = cursor.clone();
+            cursor.skip();
+            cursor.skip();
             let count = read_count(cursor)?;
+            let slot = read_interval(&mut interval)?;
             match (slot, last_slot) {
                 (None, last) => self.0[last.unwrap_or(0) + 1..].fill(count),
                 (Some(slot), None) => self.0[..=slot].fill(count),
@@ -56,10 +59,10 @@ impl Divisions {
             }
             last_slot = slot.or(last_slot);
             if cursor.peek_in_list()? != "]" {
-                cursor.skip_separator();
+                cursor.skip();
             }
         }
-        cursor.skip_separator(); // the bracket
+        cursor.skip(); // the bracket
         Ok(())
     }
 
@@ -77,7 +80,6 @@ impl Divisions {
 /// The slot of a list's key; `None` for `>`.
 fn read_interval(cursor: &mut Cursor<'_>) -> Result<Option<usize>, ConfigError> {
     if cursor.peek() == Some(">") {
-        cursor.skip_separator();
         return Ok(None);
     }
     let mib = cursor.whole()?;

@@ -41,7 +41,7 @@ fn read(config: &mut Config, tokens: &[String], parser: Parser) -> Result<(), Co
                 return Err(ConfigError::UnknownKey { key: key.to_owned(), nearest: options::nearest(key) });
             }
         }
-        cursor.skip_separator();
+        cursor.skip();
     }
     Ok(())
 }

@@ -12,10 +12,10 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch",
         range: "integer > 10",
         meaning: "Segment that serves blocks above 1 MiB and below 10 MiB, and page size of large expandable \
-              segments, in MiB.",
+            segments, in MiB.",
         interaction: "Lower bound of `max_split_size_mb` and `max_non_split_rounding_mb`, whose default it is. With \
-              `expandable_segments` it must be even. Kept by later settings calls; read before all other \
-              keys of a text.",
+            `expandable_segments` it must be even. Kept by later settings calls; read before all other \
+            keys of a text.",
         gain: "Fewer driver calls for many middle-sized tensors; a smaller value wastes less on small models.",
         parser: Parser::Ahead,
         set: |c, v| {
@@ -32,8 +32,8 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "integer >= `large_segment_size_mb`",
         meaning: "Blocks of this many MiB or more (oversize) are not split.",
         interaction: "Reset by every settings call that does not name it. `max_non_split_rounding_mb` says how much \
-              slack an oversize block may have. The statistic `max_split_size` shows the value the allocator \
-              was made with.",
+            slack an oversize block may have. The statistic `max_split_size` shows the value the allocator \
+            was made with.",
         gain: "Less fragmentation where sizes vary: big blocks stay whole and can be given back.",
         parser: Parser::Common,
         set: |c, v| {
@@ -51,7 +51,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "integer >= `large_segment_size_mb`",
         meaning: "An oversize block serves a request only if it exceeds it by less than this many MiB.",
         interaction: "Only with `max_split_size_mb`. Default: the large segment size. Reset by every settings call \
-              that does not name it.",
+            that does not name it.",
         gain: "Bounds what unsplit oversize blocks waste.",
         parser: Parser::Common,
         set: |c, v| {
@@ -68,9 +68,9 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch",
         range: "a power of two, or a list `[256:1,512:2,>:4]` of MiB:divisions; 0 in a list: off",
         meaning: "Rounds requests up to a power of two, or to one of this many equal steps between two powers of \
-              two.",
+            two.",
         interaction: "Requests up to 512 bytes times the count keep 512-byte rounding. Slots that a list leaves out \
-              stay off. Reset by every settings call that does not name it.",
+            stay off. Reset by every settings call that does not name it.",
         gain: "Varying sizes fall together and reuse each other's blocks.",
         parser: Parser::Common,
         set: |c, v| c.roundup_power2_divisions.read(v),
@@ -82,9 +82,9 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch",
         range: "0 < x < 1",
         meaning: "Above this fraction of the cap, cached segments are given back, those unused longest first, \
-              before the device is asked for more.",
+            before the device is asked for more.",
         interaction: "Only with a memory fraction below 1; spares small, split, private and expandable memory. Reset \
-              by every settings call that does not name it.",
+            by every settings call that does not name it.",
         gain: "A growing program keeps below its cap without the price of releasing everything.",
         parser: Parser::Common,
         set: |c, v| {
@@ -102,7 +102,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "`True`, `False`",
         meaning: "Segments are reserved address ranges that grow page by page.",
         interaction: "Applies to new segments. Where the device has no virtual memory: a notice, and ordinary \
-              segments.",
+            segments.",
         gain: "Nearly no fragmentation when sizes vary; unused pages can be given back from inside a segment.",
         parser: Parser::Common,
         set: |c, v| v.boolean().map(|on| c.expandable_segments = on),
@@ -132,7 +132,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "0 <= x <= 1",
         meaning: "The cap: this fraction of the device's memory, at most, is reserved. 1: no cap.",
         interaction: "`set_per_process_memory_fraction` changes it. Arms `garbage_collection_threshold` and \
-              `throw_on_cudamalloc_oom`. See `fraction_of_process`.",
+            `throw_on_cudamalloc_oom`. See `fraction_of_process`.",
         gain: "Several processes share a device without taking each other's memory.",
         parser: Parser::Cuda,
         set: |c, v| {
@@ -174,7 +174,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch",
         range: "`True`, `False`",
         meaning: "During capture a freed block with recorded streams is reused once the graph itself orders the \
-              uses.",
+            uses.",
         interaction: "Only during graph capture.",
         gain: "Captured graphs that use several streams need less memory.",
         parser: Parser::Cuda,
@@ -199,7 +199,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch",
         range: "`True`, `False`",
         meaning: "Pinned host memory is allocated, touched and then registered, instead of allocated by the \
-              driver.",
+            driver.",
         interaction: "`pinned_num_register_threads` says how many threads touch it.",
         gain: "Large pinned buffers come faster.",
         parser: Parser::Cuda,
@@ -229,7 +229,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch",
         range: "integer > 0",
         meaning: "One pinned segment of this many MiB from which pinned blocks are cut until it is used up. 0 \
-              (default): none.",
+            (default): none.",
         interaction: "Blocks cut from it return to the cache, never to the system.",
         gain: "One slow driver call at the start instead of many later.",
         parser: Parser::Cuda,
@@ -274,7 +274,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "PyTorch 2.13",
         range: "integer",
         meaning: "Pinned blocks above this many MiB are released instead of cached, and not rounded to a power \
-              of two.",
+            of two.",
         interaction: "None.",
         gain: "Rare large buffers do not stay pinned.",
         parser: Parser::Cuda,
@@ -302,9 +302,9 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "gpucache",
         range: "`True`, `False`",
         meaning: "Whether freed memory is kept. `False`: every request goes to the driver, and nothing is \
-              counted.",
+            counted.",
         interaction: "`GPUCACHE_NO_CACHING=1` and `PYTORCH_NO_CUDA_MEMORY_CACHING=1` turn it off. The options of the \
-              cache then have no effect.",
+            cache then have no effect.",
         gain: "Memory checkers see every allocation.",
         parser: Parser::Cuda,
         set: |c, v| v.boolean().map(|on| c.caching = on),
@@ -328,7 +328,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         origin: "gpucache",
         range: "`True`, `False`",
         meaning: "Before the device is asked for more, an idle block of another stream is taken, ordered behind \
-              that stream by an event.",
+            that stream by an event.",
         interaction: "Not with `mirror_defects`.",
         gain: "Programs with many streams reserve less.",
         parser: Parser::Cuda,

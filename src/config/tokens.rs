@@ -33,7 +33,7 @@ pub(super) fn tokenize(text: &str) -> Vec<String> {
 }
 
 /// Reads tokens one by one; knows the key at hand for its messages.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Cursor<'a> {
     tokens: &'a [String],
     at: usize,
@@ -68,8 +68,8 @@ impl<'a> Cursor<'a> {
         self.tokens.get(self.at).map(String::as_str)
     }
 
-    /// Skips the token that should be a `,`.
-    pub(super) fn skip_separator(&mut self) {
+    /// Skips one token, whatever it is: usually the one that should be a `,`.
+    pub(super) fn skip(&mut self) {
         self.at += 1;
     }
 

@@ -89,7 +89,8 @@ impl Config {
             expandable_reserve(size)?;
         }
         if let Some(idle) = self.release_idle_after {
-            let whole = idle.subsec_nanos() % 1_000_000 == 0 && u64::try_from(idle.as_millis()).is_ok();
+            let whole =
+                idle.subsec_nanos().is_multiple_of(1_000_000) && u64::try_from(idle.as_millis()).is_ok();
             ensure(whole, "release_idle_after_ms", || {
                 "release_idle_after_ms takes whole milliseconds".to_owned()
             })?;
@@ -108,7 +109,7 @@ impl Config {
             ("pinned_max_cached_size_mb", self.pinned.max_cached_size),
         ] {
             let bytes = bytes.unwrap_or(0);
-            ensure(bytes % MIB == 0 && bytes / MIB <= MAX_MIB, key, || {
+            ensure(bytes.is_multiple_of(MIB) && bytes / MIB <= MAX_MIB, key, || {
                 format!("{key}: {bytes} bytes is not a whole number of MiB")
             })?;
         }
@@ -127,7 +128,10 @@ impl Config {
                 return Err(ConfigError::Conflict { first, second: "mirror_defects", reason: mirror });
             }
         }
-        if self.expandable_segments && !self.mirror_defects && self.large_segment_size % (2 * MIB) != 0 {
+        if self.expandable_segments
+            && !self.mirror_defects
+            && !self.large_segment_size.is_multiple_of(2 * MIB)
+        {
             return Err(ConfigError::Conflict {
                 first: "expandable_segments",
                 second: "large_segment_size_mb",

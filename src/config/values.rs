@@ -59,7 +59,7 @@ pub(super) fn show_reserve_size(size: Option<ReserveSize>) -> String {
     match size {
         None => "9/8".to_owned(),
         Some(ReserveSize::Fraction(fraction)) => fraction.to_string(),
-        Some(ReserveSize::Bytes(bytes)) if bytes % (1 << 30) == 0 => format!("{}G", bytes >> 30),
+        Some(ReserveSize::Bytes(bytes)) if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
         Some(ReserveSize::Bytes(bytes)) => format!("{bytes}B"),
     }
 }

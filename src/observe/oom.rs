@@ -53,47 +53,33 @@ impl OomReport {
     ///
     /// Like PyTorch's it counts idle bytes of private pools as allocated [spec 23.11]; `Display` does not.
     pub fn pytorch_message(&self) -> String {
-        let Self { allocated, reserved, private_free, .. } = *self;
-        let mut text = self.beginning("PyTorch", "17179869184.00 GiB");
-        text += &format!("{} is allocated by PyTorch, ", format_size(allocated.wrapping_add(private_free)));
-        if private_free > 0 {
-            text += &format!(
-                "with {} allocated in private pools (e.g., CUDA Graphs), ",
-                format_size(private_free)
-            );
-        }
-        // PyTorch computes in 64 bits without a check.
-        let idle = reserved.wrapping_sub(allocated).wrapping_sub(private_free);
-        text += &format!("and {} is reserved by PyTorch but unallocated.", format_size(idle));
-        text + " If reserved but unallocated memory is large try setting \
-                PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for \
-                Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-\
-                with-pytorch-cuda-alloc-conf)"
+        PytorchMessage(self).to_string()
     }
 
     /// Parts 1 to 12: request, device, processes, cap. `unknown` stands for what NVML does not tell; PyTorch
     /// prints NVML's "all ones" as a number [spec 11.3].
-    fn beginning(&self, product: &str, unknown: &str) -> String {
-        let mut text = format!(
+    fn fmt_beginning(&self, f: &mut fmt::Formatter<'_>, product: &str, unknown: &str) -> fmt::Result {
+        write!(
+            f,
             "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
             format_size(self.segment_size),
             self.device,
             format_size(self.device_total),
             format_size(self.device_free)
-        );
+        )?;
         for process in self.processes.iter().flatten() {
             if process.is_self {
-                text += &format!("Including non-{product} memory, this process");
+                write!(f, "Including non-{product} memory, this process")?;
             } else {
-                text += &format!("Process {}", process.pid);
+                write!(f, "Process {}", process.pid)?;
             }
             let used = process.used.map_or_else(|| unknown.to_owned(), format_size);
-            text += &format!(" has {used} memory in use. ");
+            write!(f, " has {used} memory in use. ")?;
         }
         if let Some(allowed) = self.allowed {
-            text += &format!("{} allowed; ", format_size(allowed));
+            write!(f, "{} allowed; ", format_size(allowed))?;
         }
-        text + "Of the allocated memory "
+        f.write_str("Of the allocated memory ")
     }
 
     /// What follows the sentence in `{:#}`.
@@ -112,7 +98,7 @@ impl OomReport {
 
 impl fmt::Display for OomReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.beginning("gpucache", "an unknown amount of"))?;
+        self.fmt_beginning(f, "gpucache", "an unknown amount of")?;
         write!(
             f,
             "{} is allocated by gpucache, and {} is reserved by gpucache but unallocated",
@@ -129,5 +115,30 @@ impl fmt::Display for OomReport {
              Management  (docs/diagnosis.md)",
         )?;
         if f.alternate() { self.fmt_details(f) } else { Ok(()) }
+    }
+}
+
+impl std::error::Error for OomReport {}
+
+struct PytorchMessage<'a>(&'a OomReport);
+
+impl fmt::Display for PytorchMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OomReport { allocated, reserved, private_free, .. } = *self.0;
+        self.0.fmt_beginning(f, "PyTorch", "17179869184.00 GiB")?;
+        // PyTorch computes in 64 bits without a check.
+        write!(f, "{} is allocated by PyTorch, ", format_size(allocated.wrapping_add(private_free)))?;
+        if private_free > 0 {
+            let private = format_size(private_free);
+            write!(f, "with {private} allocated in private pools (e.g., CUDA Graphs), ")?;
+        }
+        let idle = reserved.wrapping_sub(allocated).wrapping_sub(private_free);
+        write!(f, "and {} is reserved by PyTorch but unallocated.", format_size(idle))?;
+        f.write_str(
+            " If reserved but unallocated memory is large try setting \
+             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for \
+             Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-\
+             pytorch-cuda-alloc-conf)",
+        )
     }
 }
