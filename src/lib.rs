@@ -11,4 +11,5 @@ pub mod units;
 pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment};
 pub use config::Config;
 pub use cudarc;
+pub use device::cuda::{device_count, device_properties, is_available};
 pub use error::{Error, Result};

@@ -1,0 +1,1 @@
+//! A libcuda.so without a GPU.
