@@ -47,22 +47,25 @@ const RELAXED: u32 = 2;
 /// invalidate the capture [spec 4.3].
 pub(super) struct RelaxedCapture {
     api: &'static Api,
-    previous: u32,
+    /// The mode to go back to; `None` if it could not be changed.
+    previous: Option<u32>,
 }
 
 impl RelaxedCapture {
     pub(super) fn enter(api: &'static Api) -> Self {
         let mut mode = RELAXED;
-        // SAFETY: `mode` is a valid place to read the new and write the old mode. Where the call fails the mode stays
-        // as it was, and what needed it reports that.
-        let _ = unsafe { api.exchange_capture_mode(&raw mut mode) };
-        RelaxedCapture { api, previous: mode }
+        // SAFETY: `mode` is a valid place to read the new and write the old mode.
+        let changed = unsafe { api.exchange_capture_mode(&raw mut mode) }.ok().is_ok();
+        // Without the change, a call that needed it reports that itself.
+        RelaxedCapture { api, previous: changed.then_some(mode) }
     }
 }
 
 impl Drop for RelaxedCapture {
     fn drop(&mut self) {
-        // SAFETY: as in `enter`.
-        let _ = unsafe { self.api.exchange_capture_mode(&raw mut self.previous) };
+        if let Some(mode) = &mut self.previous {
+            // SAFETY: as in `enter`.
+            let _ = unsafe { self.api.exchange_capture_mode(&raw mut *mode) };
+        }
     }
 }
