@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The request does not fit; the report says why. Its `Display` is PyTorch's sentence [spec 11.2].
-    #[error("{0}")]
+    #[error(transparent)]
     OutOfMemory(Box<OomReport>),
     /// A request of 1 EiB or more, or one whose size overflows when rounded [spec 11.4].
     #[error("CUDA out of memory. Tried to allocate more than 1EB memory.")]

@@ -17,4 +17,5 @@ pub use allocator::{
 };
 pub use config::Config;
 pub use cudarc;
+pub use device::cuda::{device_count, device_properties, is_available};
 pub use error::{Error, Result};

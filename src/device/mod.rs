@@ -4,6 +4,8 @@
 //! [`cuda`] is a real one through cudarc's driver API.
 
 pub mod cuda;
+#[cfg(feature = "nvml")]
+mod nvml;
 pub mod sim;
 
 use std::fmt;
@@ -62,6 +64,14 @@ pub enum HandleType {
     /// A fabric handle (several hosts).
     Fabric,
 }
+
+/// Names ordinary device memory to another process ([`Device::ipc_export`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IpcHandle(pub [u8; 64]);
+
+/// Names physical memory to another process, also on another host ([`Device::mem_export_fabric`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FabricHandle(pub [u8; 64]);
 
 /// Free and total bytes as the driver reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -252,6 +262,60 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
     /// Undoes [`host_register`](Device::host_register).
     fn host_unregister(&self, _address: u64) -> DeviceResult<()> {
         Err(DeviceError::NotSupported { call: "cuMemHostUnregister" })
+    }
+
+    /// Allocates managed memory (`cuMemAllocManaged`, reachable from every device and the host): it may exceed the
+    /// device's memory, at the price of page faults and transfers whenever it does. [`free`](Device::free) frees it.
+    fn malloc_managed(&self, _bytes: u64) -> DeviceResult<u64> {
+        Err(DeviceError::NotSupported { call: "cuMemAllocManaged" })
+    }
+    /// Base and size in bytes of the allocation or mapping that contains an address (`cuMemGetAddressRange`).
+    fn address_range(&self, _address: u64) -> DeviceResult<(u64, u64)> {
+        Err(DeviceError::NotSupported { call: "cuMemGetAddressRange" })
+    }
+
+    /// A handle by which another process on this host can open memory of [`malloc`](Device::malloc). It names the
+    /// whole allocation that `address` lies in [spec 13.7].
+    fn ipc_export(&self, _address: u64) -> DeviceResult<IpcHandle> {
+        Err(DeviceError::NotSupported { call: "cuIpcGetMemHandle" })
+    }
+    /// Opens another process's memory; the address is that of the allocation's base. The exporter must not free it
+    /// before [`ipc_close`](Device::ipc_close).
+    fn ipc_open(&self, _handle: &IpcHandle) -> DeviceResult<u64> {
+        Err(DeviceError::NotSupported { call: "cuIpcOpenMemHandle" })
+    }
+    /// Closes what [`ipc_open`](Device::ipc_open) gave.
+    fn ipc_close(&self, _address: u64) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuIpcCloseMemHandle" })
+    }
+    /// A file descriptor for physical memory that was created for [`HandleType::PosixFileDescriptor`].
+    #[cfg(unix)]
+    fn mem_export_fd(&self, _handle: PhysicalHandle) -> DeviceResult<std::os::fd::OwnedFd> {
+        Err(DeviceError::NotSupported { call: "cuMemExportToShareableHandle" })
+    }
+    /// Physical memory from such a descriptor, which may be closed afterwards. To be released by
+    /// [`mem_release`](Device::mem_release), like memory of one's own.
+    #[cfg(unix)]
+    fn mem_import_fd(&self, _fd: std::os::fd::BorrowedFd<'_>) -> DeviceResult<PhysicalHandle> {
+        Err(DeviceError::NotSupported { call: "cuMemImportFromShareableHandle" })
+    }
+    /// A fabric handle for physical memory that was created for [`HandleType::Fabric`].
+    fn mem_export_fabric(&self, _handle: PhysicalHandle) -> DeviceResult<FabricHandle> {
+        Err(DeviceError::NotSupported { call: "cuMemExportToShareableHandle" })
+    }
+    /// Physical memory from a fabric handle.
+    fn mem_import_fabric(&self, _handle: &FabricHandle) -> DeviceResult<PhysicalHandle> {
+        Err(DeviceError::NotSupported { call: "cuMemImportFromShareableHandle" })
+    }
+
+    /// Whether this device can reach the memory of device `peer` (an ordinal) directly.
+    fn can_access_peer(&self, _peer: u32) -> DeviceResult<bool> {
+        Ok(false)
+    }
+    /// Lets this device reach memory of [`malloc`](Device::malloc) on device `peer`, now and later. Enabling it twice
+    /// is no error. Mapped memory needs [`mem_set_access`](Device::mem_set_access) instead.
+    fn enable_peer_access(&self, _peer: u32) -> DeviceResult<()> {
+        Err(DeviceError::NotSupported { call: "cuCtxEnablePeerAccess" })
     }
 
     /// The processes that hold memory on the device, in the order of the system's tool; `None` where that

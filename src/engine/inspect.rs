@@ -21,6 +21,7 @@ impl Core {
             max_split_size: self.max_split_at_start,
             num_alloc_retries: ledger.num_alloc_retries,
             num_ooms: ledger.num_ooms,
+            num_oom_rejections: ledger.num_oom_rejections,
             num_sync_all_streams: ledger.num_sync_all_streams,
             num_device_alloc: ledger.num_device_alloc,
             num_device_free: ledger.num_device_free,

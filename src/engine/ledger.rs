@@ -15,6 +15,8 @@ pub(crate) struct Ledger {
     pub(crate) oversize_segments: Stat,
     pub(crate) num_alloc_retries: i64,
     pub(crate) num_ooms: i64,
+    /// Requests refused by `throw_on_cudamalloc_oom` [spec 22].
+    pub(crate) num_oom_rejections: i64,
     pub(crate) num_sync_all_streams: i64,
     pub(crate) num_device_alloc: i64,
     pub(crate) num_device_free: i64,
@@ -89,6 +91,7 @@ impl Ledger {
         self.stats().for_each(|s| (s.allocated, s.freed) = (0, 0));
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
+        self.num_oom_rejections = 0;
         self.num_sync_all_streams = 0;
         self.num_device_alloc = 0;
         self.num_device_free = 0;

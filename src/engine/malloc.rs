@@ -2,7 +2,6 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::counters::NeedCredit;
 use super::expandable::Grown;
@@ -252,7 +251,7 @@ impl Core {
         if !self.beyond_cap(segment)? {
             return Ok(());
         }
-        self.num_oom_rejections.fetch_add(1, Ordering::Relaxed);
+        self.ledger.lock().num_oom_rejections += 1;
         Err(self.rejected(shard, request))
     }
 }

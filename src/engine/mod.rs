@@ -106,8 +106,6 @@ pub(crate) struct Core {
     addresses: Addresses,
     /// Those that the table does not cover: exact sizes of the driver's, five-level addresses.
     far_addresses: Mutex<HashMap<u64, addresses::Place>>,
-    /// `throw_on_cudamalloc_oom`'s counter [spec 22].
-    num_oom_rejections: AtomicU64,
     me: Weak<Core>,
 }
 
@@ -138,7 +136,6 @@ impl Core {
             closing: close::Closing::default(),
             addresses: Addresses::default(),
             far_addresses: Mutex::default(),
-            num_oom_rejections: AtomicU64::new(0),
             me: me.clone(),
         });
         core.apply_fraction(fraction);

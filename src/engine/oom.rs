@@ -14,10 +14,17 @@ use crate::pool::block::State;
 impl Core {
     /// Counts, records and reports a request that failed.
     pub(super) fn out_of_memory(&self, shard: &Arc<Shard>, request: &Request) -> Error {
-        let mut report = self.oom_report(shard, request);
+        let report = self.oom_report(shard, request);
         self.ledger.lock().num_ooms += 1;
         shard.state.lock().record(TraceAction::Oom, report.device_free, request.rounded, Some(request.site));
-        self.explain(&mut report);
+        self.hooks.report_oom(&report);
+        Error::OutOfMemory(Box::new(report))
+    }
+
+    /// A request refused for the cap's sake before anything was released [spec 22].
+    pub(super) fn rejected(&self, shard: &Arc<Shard>, request: &Request) -> Error {
+        let mut report = self.oom_report(shard, request);
+        report.rejected = true;
         self.hooks.report_oom(&report);
         Error::OutOfMemory(Box::new(report))
     }

@@ -136,7 +136,7 @@ impl Core {
         Ok(())
     }
 
-    fn release_pool(&self, growth: &mut Growth, pool: u32, kind: PoolKind) -> Result<()> {
+    pub(super) fn release_pool(&self, growth: &mut Growth, pool: u32, kind: PoolKind) -> Result<()> {
         let shards = self.shards.by_stream();
         for shard in &shards {
             let leaving = shard.state.lock().take_whole(pool, kind, |_| true);

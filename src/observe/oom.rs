@@ -44,6 +44,8 @@ pub struct OomReport {
     pub processes: Option<Vec<ProcessMemory>>,
     /// The options in force.
     pub config: Config,
+    /// Refused before anything was released, because of `throw_on_cudamalloc_oom` [spec 22].
+    pub rejected: bool,
     /// What caused it and what to do, as lines of text for `{:#}`.
     pub explanation: Option<String>,
 }
@@ -59,10 +61,19 @@ impl OomReport {
     /// Parts 1 to 12: request, device, processes, cap. `unknown` stands for what NVML does not tell; PyTorch
     /// prints NVML's "all ones" as a number [spec 11.3].
     fn fmt_beginning(&self, f: &mut fmt::Formatter<'_>, product: &str, unknown: &str) -> fmt::Result {
+        if self.rejected {
+            write!(
+                f,
+                "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
+                 per_process_memory_fraction limit. Requested size: {}. ",
+                format_size(self.requested)
+            )?;
+        } else {
+            write!(f, "CUDA out of memory. Tried to allocate {}. ", format_size(self.segment_size))?;
+        }
         write!(
             f,
-            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
-            format_size(self.segment_size),
+            "GPU {} has a total capacity of {} of which {} is free. ",
             self.device,
             format_size(self.device_total),
             format_size(self.device_free)

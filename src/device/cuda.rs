@@ -1,1 +1,0 @@
-//! A real GPU through cudarc's driver API.

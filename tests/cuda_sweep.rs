@@ -1,0 +1,130 @@
+//! Each driver call of the CUDA device fails once: the error arrives, nothing panics, and nothing is left behind.
+//! `.ci/fake-cuda.sh` runs this on the fake driver; elsewhere it is skipped.
+
+mod fake;
+
+use fake::fake;
+use gpucache::device::cuda::CudaDevice;
+use gpucache::device::{Device, DeviceError, DeviceResult, HandleType, Stream};
+
+const PAGE: u64 = 2 << 20;
+
+/// Runs a release on drop, a second time if the first hits the fault.
+struct Undo<'a>(&'a dyn Fn() -> DeviceResult<()>);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if (self.0)().is_err() {
+            (self.0)().unwrap();
+        }
+    }
+}
+
+/// Uses every method once, and undoes what has been done on every way out.
+fn everything(device: &CudaDevice) -> DeviceResult<()> {
+    let address = device.malloc(PAGE)?;
+    let free = || device.free(address);
+    let _undo = Undo(&free);
+    device.mem_get_info()?;
+    device.address_range(address)?;
+    device.ipc_export(address)?;
+
+    let event = device.event_create()?;
+    let destroy = || device.event_destroy(event);
+    let _undo = Undo(&destroy);
+    device.event_record(event, Stream::DEFAULT)?;
+    device.event_query(event)?;
+    device.event_synchronize(event)?;
+    device.stream_wait_event(Stream::DEFAULT, event)?;
+    device.stream_synchronize(Stream::DEFAULT)?;
+    device.device_synchronize()?;
+    device.capture_status(Stream::DEFAULT)?;
+    device.capture_terminals(Stream::DEFAULT)?;
+
+    let host = device.host_malloc(4096)?;
+    let free_host = || device.host_free(host);
+    let _undo = Undo(&free_host);
+    let managed = device.malloc_managed(PAGE)?;
+    let free_managed = || device.free(managed);
+    let _undo = Undo(&free_managed);
+    device.can_access_peer(1)?;
+    mapping(device)
+}
+
+fn mapping(device: &CudaDevice) -> DeviceResult<()> {
+    let base = device.address_reserve(PAGE)?;
+    let free = || device.address_free(base, PAGE);
+    let _undo = Undo(&free);
+    let page = device.mem_create(PAGE, HandleType::PosixFileDescriptor)?;
+    let release = || device.mem_release(page);
+    let _undo = Undo(&release);
+    device.mem_map(base, PAGE, page)?;
+    let unmap = || device.mem_unmap(base, PAGE);
+    let _undo = Undo(&unmap);
+    device.mem_set_access(base, PAGE, 0)?;
+    let imported = device.mem_import_fd(std::os::fd::AsFd::as_fd(&device.mem_export_fd(page)?))?;
+    device.mem_release(imported).or_else(|_| device.mem_release(imported))
+}
+
+#[test]
+fn every_call_may_fail() {
+    let Some(fake) = fake() else { return };
+    let device = CudaDevice::new(0).unwrap();
+    everything(&device).unwrap();
+    let before = fake.alive();
+    let start = fake.report().calls;
+    everything(&device).unwrap();
+    let calls = fake.report().calls - start;
+    assert!(calls > 60, "the scenario shrank to {calls} calls");
+
+    let mut failures = 0;
+    for nth in 1..=calls {
+        fake.fail("*", nth, 999);
+        failures += u64::from(everything(&device).is_err());
+        fake.fail("*", 0, 0);
+        assert_eq!(fake.alive(), before, "after call {nth} failed");
+        assert_eq!(fake.violations(), "", "after call {nth} failed");
+    }
+    // The rest are releases, which are tried again, and the capture mode, which can only fail a call that needs it.
+    assert!(failures * 2 > calls, "{failures} errors for {calls} faults");
+}
+
+#[test]
+fn opening_may_fail_at_every_call() {
+    let Some(fake) = fake() else { return };
+    let start = fake.report().calls;
+    drop(CudaDevice::new(1).unwrap());
+    let calls = fake.report().calls - start;
+    for nth in 1..=calls {
+        fake.fail("*", nth, 999);
+        let _ = CudaDevice::new(1);
+        fake.fail("*", 0, 0);
+    }
+    CudaDevice::new(1).unwrap();
+    fake.assert_clean();
+}
+
+#[test]
+fn a_driver_that_shuts_down_is_recognised() {
+    let Some(fake) = fake() else { return };
+    let device = CudaDevice::new(0).unwrap();
+    let address = device.malloc(PAGE).unwrap();
+    let event = device.event_create().unwrap();
+    for code in [4, 709] {
+        fake.fail("*", 0, code);
+        let answers = [
+            device.free(address),
+            device.event_destroy(event),
+            device.malloc(PAGE).map(drop),
+            device.mem_unmap(0, PAGE),
+            device.event_query(event).map(drop),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(DeviceError::ShuttingDown { .. })), "{answer:?}");
+        }
+        fake.fail("*", 0, 0);
+    }
+    device.free(address).unwrap();
+    device.event_destroy(event).unwrap();
+    fake.assert_clean();
+}
