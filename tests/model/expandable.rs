@@ -100,6 +100,10 @@ impl Model {
             return;
         }
         let bytes = to - from;
+        if self.held.contains(&block.stream) {
+            // The stream is synchronised before its pages go.
+            self.release_every_stream();
+        }
         self.device.unmap(from, bytes, page);
         self.history.push(Event::SegmentUnmap { address: from, bytes, stream: block.stream });
         let part = |size, mapped| Block::new(size, base, block.stream, block.pool, mapped);

@@ -24,6 +24,10 @@ impl Model {
         self.private.entry(id).or_default().users += 1;
     }
 
+    pub(crate) fn knows_pool(&self, id: PoolId) -> bool {
+        self.private.contains_key(&id)
+    }
+
     pub(crate) fn begin_allocate(&mut self, id: PoolId, filter: Filter) -> Result<(), Failure> {
         let already = self.active.iter().any(|(active, _)| *active == id);
         if already && !self.leaks_use_of_failed_begin() {
