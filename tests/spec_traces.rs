@@ -52,7 +52,7 @@ fn apply(operation: &str, subject: &mut impl Subject, names: &mut Names) -> Stri
             let stream = names.stream(words.get(3));
             let Ok(address) = subject.alloc(words[2].parse().expect("bytes"), stream) else { return "OOM".into() };
             names.allocations.insert(words[1].to_owned(), address);
-            return place(address, &subject.calls());
+            return place(address, subject.calls());
         }
         "free" => subject.free(names.allocations[words[1]]).expect("a live address"),
         "record" => {

@@ -18,15 +18,17 @@ pub(crate) enum AddressPolicy {
     Scripted,
 }
 
-/// One driver call. Page-wise calls of one range are one entry, as in PyTorch's counters.
+/// One driver call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Malloc { bytes: u64, address: Option<u64> },
-    Free { address: u64, bytes: u64 },
+    Free { address: u64 },
     Reserve { address: u64, bytes: u64 },
     Unreserve { address: u64, bytes: u64 },
-    Map { address: u64, bytes: u64, page: u64 },
-    Unmap { address: u64, bytes: u64, page: u64 },
+    /// One page.
+    Map { address: u64, bytes: u64 },
+    /// One page.
+    Unmap { address: u64, bytes: u64 },
 }
 
 /// The answers of the recorded driver within one request.
@@ -88,7 +90,7 @@ impl Device {
     pub(crate) fn free(&mut self, address: u64) -> bool {
         let Some(bytes) = self.mallocs.remove(&address) else { return false };
         self.used -= bytes;
-        self.calls.push(Call::Free { address, bytes });
+        self.calls.push(Call::Free { address });
         true
     }
 
@@ -116,14 +118,18 @@ impl Device {
         }
         self.script.maps.pop_front();
         self.used += bytes;
-        self.calls.push(Call::Map { address, bytes, page });
+        self.calls.extend(pages(address, bytes, page).map(|address| Call::Map { address, bytes: page }));
         true
     }
 
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, page: u64) {
         self.used -= bytes;
-        self.calls.push(Call::Unmap { address, bytes, page });
+        self.calls.extend(pages(address, bytes, page).map(|address| Call::Unmap { address, bytes: page }));
     }
+}
+
+fn pages(address: u64, bytes: u64, page: u64) -> impl Iterator<Item = u64> {
+    (address..address + bytes).step_by(page as usize)
 }
 
 fn first_fit(taken: &BTreeMap<u64, u64>, base: u64, bytes: u64) -> u64 {

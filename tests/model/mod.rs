@@ -14,6 +14,7 @@ pub(crate) mod expandable;
 pub(crate) mod free;
 pub(crate) mod malloc;
 pub(crate) mod pools;
+pub(crate) mod real;
 pub(crate) mod recording;
 pub(crate) mod release;
 pub(crate) mod rules;

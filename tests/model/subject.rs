@@ -19,7 +19,7 @@ pub(crate) trait Subject {
     /// All 122 by their flat names.
     fn stats(&self) -> BTreeMap<String, i64>;
     /// Every driver call so far.
-    fn calls(&self) -> Vec<Call>;
+    fn calls(&mut self) -> &[Call];
     /// Every invariant that the subject can check of itself.
     fn verify(&self);
 }
@@ -58,8 +58,8 @@ impl Subject for Model {
     fn stats(&self) -> BTreeMap<String, i64> {
         self.stats.flat()
     }
-    fn calls(&self) -> Vec<Call> {
-        self.device.calls.clone()
+    fn calls(&mut self) -> &[Call] {
+        &self.device.calls
     }
     fn verify(&self) {
         let total: u64 = self.blocks.values().filter(|block| block.mapped).map(|block| block.size).sum();
