@@ -39,7 +39,8 @@ pub(crate) type BlockPool = (PoolId, Kind);
 pub(crate) enum Failure {
     OutOfMemory,
     InvalidPointer,
-    Pool(&'static str),
+    /// A private pool's state does not allow the call [spec 14.2].
+    Pool,
     /// Only with PyTorch's defects: a call that the driver refuses [spec 23.14].
     Driver,
 }

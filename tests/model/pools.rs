@@ -31,11 +31,11 @@ impl Model {
     pub(crate) fn begin_allocate(&mut self, id: PoolId, filter: Filter) -> Result<(), Failure> {
         let already = self.active.iter().any(|(active, _)| *active == id);
         if already && !self.leaks_use_of_failed_begin() {
-            return Err(Failure::Pool("beginAllocateToPool: already recording to mempool_id"));
+            return Err(Failure::Pool);
         }
         self.create_or_increment(id);
         if already {
-            return Err(Failure::Pool("beginAllocateToPool: already recording to mempool_id"));
+            return Err(Failure::Pool);
         }
         self.active.push((id, filter));
         Ok(())
@@ -43,7 +43,7 @@ impl Model {
 
     pub(crate) fn end_allocate(&mut self, id: PoolId) -> Result<(), Failure> {
         let at = self.active.iter().position(|(active, _)| *active == id);
-        let at = at.ok_or(Failure::Pool("endAllocatePool: not currently recording to mempool_id"))?;
+        let at = at.ok_or(Failure::Pool)?;
         self.active.remove(at);
         Ok(())
     }

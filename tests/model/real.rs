@@ -6,7 +6,7 @@ use gpucache::config::{Config, Divisions};
 use gpucache::device::Stream as Handle;
 use gpucache::device::sim::{self, LoggedCall, SimCall, SimDevice};
 use gpucache::stats::{MemoryStats, Stat, StatArray};
-use gpucache::{Allocator, Error};
+use gpucache::{Allocator, Error, MemPool};
 
 use super::device::Call;
 use super::rules::{Conf, UNLIMITED};
@@ -18,6 +18,7 @@ pub(crate) struct Real {
     pub(crate) allocator: Allocator,
     pub(crate) device: SimDevice,
     calls: Vec<Call>,
+    pools: Vec<Option<MemPool>>,
 }
 
 impl Real {
@@ -34,7 +35,11 @@ impl Real {
             .config(config(conf, mirror))
             .build()
             .expect("an allocator on a simulated device");
-        Real { allocator, device, calls: Vec::new() }
+        Real { allocator, device, calls: Vec::new(), pools: Vec::new() }
+    }
+
+    fn pool(&self, pool: usize) -> &MemPool {
+        self.pools[pool].as_ref().expect("the pool was not dropped")
     }
 
     fn read_log(&mut self) {
@@ -64,6 +69,9 @@ impl Subject for Real {
     fn set_fraction(&mut self, fraction: f64) {
         self.allocator.set_per_process_memory_fraction(fraction).expect("a fraction from 0 to 1");
     }
+    fn fraction(&self) -> f64 {
+        self.allocator.get_per_process_memory_fraction()
+    }
     fn set_settings(&mut self, text: &str) {
         self.allocator.set_allocator_settings(text).expect("settings that PyTorch accepts");
     }
@@ -80,6 +88,28 @@ impl Subject for Real {
         self.read_log();
         &self.calls
     }
+    fn create_pool(&mut self) -> usize {
+        self.pools.push(Some(self.allocator.create_pool()));
+        self.pools.len() - 1
+    }
+    fn begin_pool(&mut self, pool: usize) -> Result<(), Failure> {
+        let begun = self.allocator.begin_allocate_to_pool(self.pool(pool).id(), Box::new(|_| true));
+        begun.map_err(|error| failure(&error))
+    }
+    fn end_pool(&mut self, pool: usize) {
+        let id = self.pool(pool).id();
+        self.allocator.end_allocate_to_pool(id).expect("the pool is active");
+        self.allocator.release_pool(id).expect("the pool has users");
+    }
+    fn set_use_on_oom(&mut self, pool: usize) {
+        self.pool(pool).set_use_on_oom(true);
+    }
+    fn set_no_split(&mut self, pool: usize) {
+        self.pool(pool).set_no_split();
+    }
+    fn drop_pool(&mut self, pool: usize) {
+        self.pools[pool] = None;
+    }
     fn verify(&self) {
         self.allocator.verify().expect("the allocator's books are right");
         assert_eq!(self.device.misuses(), Vec::<String>::new());
@@ -91,6 +121,7 @@ fn failure(error: &Error) -> Failure {
         error if error.is_out_of_memory() => Failure::OutOfMemory,
         Error::InvalidPointer { .. } => Failure::InvalidPointer,
         Error::Device(_) => Failure::Driver,
+        Error::Pool(_) => Failure::Pool,
         other => panic!("no such error is expected: {other}"),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::device::Call;
+use super::pools::Filter;
 use super::{Failure, Model, Stream};
 
 pub(crate) trait Subject {
@@ -13,6 +14,7 @@ pub(crate) trait Subject {
     fn release(&mut self, stream: Stream);
     fn empty_cache(&mut self);
     fn set_fraction(&mut self, fraction: f64);
+    fn fraction(&self) -> f64;
     fn set_settings(&mut self, text: &str);
     fn reset_peak(&mut self);
     fn reset_accumulated(&mut self);
@@ -20,6 +22,14 @@ pub(crate) trait Subject {
     fn stats(&self) -> BTreeMap<String, i64>;
     /// Every driver call so far.
     fn calls(&mut self) -> &[Call];
+    /// A private pool with one user; its handle.
+    fn create_pool(&mut self) -> usize;
+    /// Requests go to the pool until [`end_pool`](Subject::end_pool).
+    fn begin_pool(&mut self, pool: usize) -> Result<(), Failure>;
+    fn end_pool(&mut self, pool: usize);
+    fn set_use_on_oom(&mut self, pool: usize);
+    fn set_no_split(&mut self, pool: usize);
+    fn drop_pool(&mut self, pool: usize);
     /// Every invariant that the subject can check of itself.
     fn verify(&self);
 }
@@ -46,6 +56,9 @@ impl Subject for Model {
     fn set_fraction(&mut self, fraction: f64) {
         Model::set_fraction(self, fraction);
     }
+    fn fraction(&self) -> f64 {
+        self.allowed.map_or(1.0, |allowed| allowed as f64 / self.device.total as f64)
+    }
     fn set_settings(&mut self, text: &str) {
         Model::set_settings(self, text);
     }
@@ -60,6 +73,27 @@ impl Subject for Model {
     }
     fn calls(&mut self) -> &[Call] {
         &self.device.calls
+    }
+    fn create_pool(&mut self) -> usize {
+        let number = self.private.len() + 1;
+        self.create_or_increment((0, number as u64));
+        number
+    }
+    fn begin_pool(&mut self, pool: usize) -> Result<(), Failure> {
+        self.begin_allocate((0, pool as u64), Filter::Thread)
+    }
+    fn end_pool(&mut self, pool: usize) {
+        self.end_allocate((0, pool as u64)).expect("the pool is active");
+        self.release_pool((0, pool as u64));
+    }
+    fn set_use_on_oom(&mut self, pool: usize) {
+        Model::set_use_on_oom(self, (0, pool as u64), true);
+    }
+    fn set_no_split(&mut self, pool: usize) {
+        Model::set_no_split(self, (0, pool as u64));
+    }
+    fn drop_pool(&mut self, pool: usize) {
+        self.destroy_pool((0, pool as u64));
     }
     fn verify(&self) {
         let total: u64 = self.blocks.values().filter(|block| block.mapped).map(|block| block.size).sum();
