@@ -8,7 +8,7 @@ pub mod observe;
 pub mod stats;
 pub mod units;
 
-pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment};
+pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment, MemPool};
 pub use config::Config;
 pub use cudarc;
 pub use error::{Error, Result};

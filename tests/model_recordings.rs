@@ -119,14 +119,18 @@ impl<'a> Replay<'a> {
             return Err(format!("the model answers {result}, the recording {}", step.result));
         }
         let events: Vec<String> = self.model.history.iter().map(shown).collect();
-        let recorded: Vec<String> = step.events.iter().filter_map(|event| shown_recorded(self.recording, event)).collect();
+        let recorded: Vec<String> =
+            step.events.iter().filter_map(|event| shown_recorded(self.recording, event)).collect();
         if events != recorded {
             return Err(format!("the model's events are {events:?}, the recording's {recorded:?}"));
         }
         let now = self.model.stats.flat();
         for (key, delta) in self.recording.row.iter().zip(&step.deltas) {
             if now[key] - before[key] != *delta {
-                return Err(format!("{key} changes by {} in the model, by {delta} in the recording", now[key] - before[key]));
+                return Err(format!(
+                    "{key} changes by {} in the model, by {delta} in the recording",
+                    now[key] - before[key]
+                ));
             }
         }
         for (key, value) in self.recording.full.iter().zip(step.full.iter().flatten()) {
@@ -150,7 +154,8 @@ fn script(recording: &Recording, step: &Step) -> Script {
         of_code.into_iter().map(|event| u64::from_str_radix(&event[1], 16).expect("an address"))
     };
     // Where no cap explains a release or a failure, the driver refused the first attempt.
-    let refused = recording.fraction.is_none() && step.events.iter().any(|event| event[0] == "sf" || event[0] == "om");
+    let refused =
+        recording.fraction.is_none() && step.events.iter().any(|event| event[0] == "sf" || event[0] == "om");
     let mallocs = refused.then_some(None).into_iter().chain(addresses("sa").map(Some)).collect();
     Script { mallocs, maps: addresses("sm").collect() }
 }
@@ -182,7 +187,9 @@ fn check(folder: &str, stride: usize) {
     let mut failures = Vec::new();
     let mut passed = 0;
     // Pinned host memory is not the model's business.
-    for stem in cases(&golden.join(folder)).into_iter().filter(|stem| !stem.contains("host_pinned")).step_by(stride) {
+    for stem in
+        cases(&golden.join(folder)).into_iter().filter(|stem| !stem.contains("host_pinned")).step_by(stride)
+    {
         let recording = read(&stem);
         match Replay::new(&recording).run() {
             Ok(()) => passed += 1,

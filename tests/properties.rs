@@ -36,8 +36,12 @@ const CONFIGURATIONS: [&str; 12] = [
 ];
 
 /// Settings calls that cannot lead into PyTorch's defects 23.13 and 23.14, whatever was there before.
-const HARMLESS_SETTINGS: [&str; 4] =
-    ["", "garbage_collection_threshold:0.5", "roundup_power2_divisions:2", "garbage_collection_threshold:0.9"];
+const HARMLESS_SETTINGS: [&str; 4] = [
+    "",
+    "garbage_collection_threshold:0.5",
+    "roundup_power2_divisions:2",
+    "garbage_collection_threshold:0.9",
+];
 
 /// Settings calls that do: only without `mirror_defects`.
 const ANY_SETTINGS: [&str; 5] = [
@@ -50,23 +54,45 @@ const ANY_SETTINGS: [&str; 5] = [
 
 #[derive(Debug, Clone)]
 enum Op {
-    Alloc { bytes: u64, stream: usize },
+    Alloc {
+        bytes: u64,
+        stream: usize,
+    },
     /// The `index`-th live allocation, counted round.
-    Free { index: usize },
+    Free {
+        index: usize,
+    },
     FreeAll,
-    Record { index: usize, stream: usize },
-    Hold { stream: usize },
-    Release { stream: usize },
+    Record {
+        index: usize,
+        stream: usize,
+    },
+    Hold {
+        stream: usize,
+    },
+    Release {
+        stream: usize,
+    },
     EmptyCache,
     Fraction(f64),
     ResetPeak,
     ResetAccumulated,
     Settings(&'static str),
     /// Operations while the thread's requests go to a private pool.
-    InPool { pool: usize, ops: Vec<Op> },
-    UseOnOom { pool: usize, on: bool },
-    NoSplit { pool: usize },
-    DropPool { pool: usize },
+    InPool {
+        pool: usize,
+        ops: Vec<Op>,
+    },
+    UseOnOom {
+        pool: usize,
+        on: bool,
+    },
+    NoSplit {
+        pool: usize,
+    },
+    DropPool {
+        pool: usize,
+    },
 }
 
 fn size() -> impl Strategy<Value = u64> {

@@ -21,14 +21,31 @@ pub(crate) enum AddressPolicy {
 /// One driver call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    Malloc { bytes: u64, address: Option<u64> },
-    Free { address: u64 },
-    Reserve { address: u64, bytes: u64 },
-    Unreserve { address: u64, bytes: u64 },
+    Malloc {
+        bytes: u64,
+        address: Option<u64>,
+    },
+    Free {
+        address: u64,
+    },
+    Reserve {
+        address: u64,
+        bytes: u64,
+    },
+    Unreserve {
+        address: u64,
+        bytes: u64,
+    },
     /// One page.
-    Map { address: u64, bytes: u64 },
+    Map {
+        address: u64,
+        bytes: u64,
+    },
     /// One page.
-    Unmap { address: u64, bytes: u64 },
+    Unmap {
+        address: u64,
+        bytes: u64,
+    },
 }
 
 /// The answers of the recorded driver within one request.

@@ -37,10 +37,9 @@ impl Model {
     }
 
     fn find_address_space(&self, request: &Request) -> Option<u64> {
-        let unmapped = self
-            .blocks
-            .iter()
-            .filter(|(_, block)| !block.mapped && block.pool == request.pool && block.stream == request.stream);
+        let unmapped = self.blocks.iter().filter(|(_, block)| {
+            !block.mapped && block.pool == request.pool && block.stream == request.stream
+        });
         for (&address, _) in unmapped {
             let start = self.prev(address).filter(|&prev| self.block(prev).idle()).unwrap_or(address);
             let mut sum = 0;

@@ -9,7 +9,8 @@ impl Model {
         if address == 0 {
             return Ok(());
         }
-        let block = self.blocks.get_mut(&address).filter(|block| block.allocated).ok_or(Failure::InvalidPointer)?;
+        let block =
+            self.blocks.get_mut(&address).filter(|block| block.allocated).ok_or(Failure::InvalidPointer)?;
         block.allocated = false;
         let (size, kind, unused_elsewhere) = (block.size, block.pool.1, block.uses.is_empty());
         self.stats.add(Array::Allocation, kind, -1);
@@ -30,7 +31,9 @@ impl Model {
     /// [spec 6.1]
     pub(crate) fn record_stream(&mut self, address: u64, stream: Stream) {
         let in_pool = !self.active.is_empty();
-        if let Some(block) = self.blocks.get_mut(&address).filter(|block| block.allocated && block.stream != stream) {
+        if let Some(block) =
+            self.blocks.get_mut(&address).filter(|block| block.allocated && block.stream != stream)
+        {
             block.uses.insert(stream);
             if in_pool {
                 block.uses_in_pool.insert(stream);
@@ -139,7 +142,8 @@ impl Model {
     }
 
     fn pop_event(&mut self, stream: Stream, at: usize) {
-        let pending = self.queues.get_mut(&stream).and_then(|queue| queue.remove(at)).expect("an event is here");
+        let pending =
+            self.queues.get_mut(&stream).and_then(|queue| queue.remove(at)).expect("an event is here");
         let block = self.block_mut(pending.block);
         block.events -= 1;
         if block.events == 0 {

@@ -90,7 +90,9 @@ impl Model {
         if self.is_expandable(*fitting.first()?) {
             if request.expandable {
                 while self.is_expandable(fitting[at])
-                    && fitting.get(at + 1).is_some_and(|&next| self.potential(next) < self.potential(fitting[at]))
+                    && fitting
+                        .get(at + 1)
+                        .is_some_and(|&next| self.potential(next) < self.potential(fitting[at]))
                 {
                     at += 1;
                 }

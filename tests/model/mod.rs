@@ -8,8 +8,8 @@
 //! stream completes at its release, or when the allocator blocks on it (then every held stream finishes).
 #![allow(dead_code)] // each test program uses its own part of the model
 
-pub(crate) mod device;
 pub(crate) mod deviations;
+pub(crate) mod device;
 pub(crate) mod expandable;
 pub(crate) mod free;
 pub(crate) mod malloc;

@@ -49,7 +49,9 @@ pub(crate) fn golden() -> Option<PathBuf> {
 pub(crate) fn cases(folder: &Path) -> Vec<String> {
     let mut cases: Vec<String> = std::fs::read_dir(folder)
         .expect("a folder of recordings")
-        .filter_map(|entry| entry.expect("a folder entry").path().to_str()?.strip_suffix(".obs.zst").map(str::to_owned))
+        .filter_map(|entry| {
+            entry.expect("a folder entry").path().to_str()?.strip_suffix(".obs.zst").map(str::to_owned)
+        })
         .collect();
     cases.sort();
     cases

@@ -17,7 +17,8 @@ impl Model {
             self.release_pool_blocks((DEFAULT_POOL, Kind::Large));
             self.release_pool_blocks((DEFAULT_POOL, Kind::Small));
         }
-        let freeable: Vec<PoolId> = self.private.iter().filter(|(_, pool)| pool.users == 0).map(|(&id, _)| id).collect();
+        let freeable: Vec<PoolId> =
+            self.private.iter().filter(|(_, pool)| pool.users == 0).map(|(&id, _)| id).collect();
         for id in freeable {
             if only.is_some_and(|only| only != id) {
                 continue;
@@ -32,8 +33,11 @@ impl Model {
     }
 
     fn release_pool_blocks(&mut self, pool: BlockPool) {
-        let (expandable, ordinary): (Vec<u64>, Vec<u64>) =
-            self.free_set(pool).into_iter().map(|(.., address)| address).partition(|&address| self.is_expandable(address));
+        let (expandable, ordinary): (Vec<u64>, Vec<u64>) = self
+            .free_set(pool)
+            .into_iter()
+            .map(|(.., address)| address)
+            .partition(|&address| self.is_expandable(address));
         for address in ordinary {
             if !self.is_split(address) {
                 self.release_block(address).expect("a whole segment can be freed");

@@ -77,10 +77,7 @@ impl Stats {
     }
 
     fn each(&mut self) -> impl Iterator<Item = &mut Stat> {
-        self.arrays
-            .iter_mut()
-            .flatten()
-            .chain([&mut self.oversize_allocations, &mut self.oversize_segments])
+        self.arrays.iter_mut().flatten().chain([&mut self.oversize_allocations, &mut self.oversize_segments])
     }
 
     pub(crate) fn reset_peak(&mut self) {
@@ -121,12 +118,9 @@ impl Stats {
 }
 
 fn flat_stat(flat: &mut BTreeMap<String, i64>, name: &str, stat: &Stat) {
-    for (field, value) in [
-        ("current", stat.current),
-        ("peak", stat.peak),
-        ("allocated", stat.allocated),
-        ("freed", stat.freed),
-    ] {
+    for (field, value) in
+        [("current", stat.current), ("peak", stat.peak), ("allocated", stat.allocated), ("freed", stat.freed)]
+    {
         flat.insert(format!("{name}.{field}"), value);
     }
 }

@@ -97,7 +97,11 @@ impl Subject for Model {
     }
     fn verify(&self) {
         let total: u64 = self.blocks.values().filter(|block| block.mapped).map(|block| block.size).sum();
-        assert_eq!(total as i64, self.stats.flat()["reserved_bytes.all.current"], "blocks tile what is reserved");
+        assert_eq!(
+            total as i64,
+            self.stats.flat()["reserved_bytes.all.current"],
+            "blocks tile what is reserved"
+        );
         assert_eq!(total, self.device.used, "the device holds what is reserved");
     }
 }
