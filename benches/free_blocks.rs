@@ -16,6 +16,10 @@ fn main() {
         for free in FREE_BLOCKS {
             let testbed = Testbed::from_env(VAST_BYTES);
             let subject = Handles(&testbed.allocator);
+            if !Holes::fit(subject, pool, free) {
+                println!("free_blocks/{}: {free} free blocks do not fit", pool.name());
+                continue;
+            }
             let mut holes = Holes::new(subject, Stream::DEFAULT, pool, free);
             group.bench_function(format!("same/{free}"), |b| {
                 b.iter(|| subject.pair(pool.pair_size(), Stream::DEFAULT));

@@ -68,6 +68,12 @@ pub(crate) struct Holes<S: Subject> {
 }
 
 impl<S: Subject> Holes<S> {
+    /// Whether the device has the memory.
+    pub(crate) fn fit(subject: S, pool: Pool, free: usize) -> bool {
+        let needed = (2 * free * pool.largest()) as u64;
+        needed <= must(subject.allocator().mem_get_info()).free
+    }
+
     pub(crate) fn new(subject: S, stream: Stream, pool: Pool, free: usize) -> Self {
         let mut rng = Rng::new(11);
         let all: Vec<S::Block> =

@@ -81,6 +81,14 @@ impl Pool {
         }
     }
 
+    /// The largest of its sizes.
+    pub(crate) fn largest(self) -> usize {
+        match self {
+            Pool::Small => 32 * KIB,
+            Pool::Large => 5 * MIB,
+        }
+    }
+
     /// A random block size in this pool; 63 different ones, so that free blocks crowd in few sizes as real ones do.
     pub(crate) fn size(self, rng: &mut Rng) -> usize {
         match self {

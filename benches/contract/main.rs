@@ -32,6 +32,9 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let testbed = Testbed::open(options.device, options.memory)?;
+    if !options.conf.is_empty() {
+        testbed.allocator.set_allocator_settings(&options.conf)?;
+    }
     match options.api {
         Api::Handle => Runner::new(Handles(&testbed.allocator), &testbed, options)?.run(),
         Api::Raw => Runner::new(Addresses(&testbed.allocator), &testbed, options)?.run(),

@@ -49,6 +49,9 @@ pub(crate) struct Options {
     /// The device: sim or cuda:N
     #[arg(long, default_value = "sim")]
     pub(crate) device: Target,
+    /// Options of the allocator, in the text form of PYTORCH_CUDA_ALLOC_CONF
+    #[arg(long, default_value = "")]
+    pub(crate) conf: String,
     /// Bytes of the simulated device
     #[arg(long, default_value_t = H200_BYTES)]
     pub(crate) memory: u64,

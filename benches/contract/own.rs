@@ -36,6 +36,10 @@ impl<S: Subject> Runner<'_, S> {
     pub(crate) fn free_blocks(&mut self) -> io::Result<()> {
         for pool in Pool::BOTH {
             for free in FREE_BLOCKS {
+                if !Holes::fit(self.subject, pool, free) {
+                    eprintln!("{}: {free} free {} blocks do not fit", self.options.name(), pool.name());
+                    continue;
+                }
                 let mut holes = Holes::new(self.subject, Stream::DEFAULT, pool, free);
                 let case = format!("{}_same_{free}", pool.name());
                 self.pair_loop("free_blocks", &case, pool.pair_size())?;
