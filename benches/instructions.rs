@@ -23,6 +23,10 @@ fn main() {
         return;
     };
     let pairs: u64 = must(pairs.parse());
+    if case == "locks" {
+        let locks = TwoLocks::new();
+        return (0..pairs).for_each(|_| locks.pair());
+    }
     let testbed = Testbed::simulated(H200_BYTES);
     let (handles, addresses) = (Handles(&testbed.allocator), Addresses(&testbed.allocator));
     match case.as_str() {
@@ -30,10 +34,6 @@ fn main() {
         "large" => run(handles, LARGE, pairs),
         "small-raw" => run(addresses, SMALL, pairs),
         "large-raw" => run(addresses, LARGE, pairs),
-        "locks" => {
-            let locks = TwoLocks::new();
-            (0..pairs).for_each(|_| locks.pair());
-        }
         other => must::<(), _>(Err(format!("no case '{other}'"))),
     }
 }
