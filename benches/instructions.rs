@@ -1,0 +1,45 @@
+//! Runs a number of hot pairs and nothing else that depends on that number. Under an instruction counter, the
+//! difference of two runs is the cost of a pair, without the machine's noise: see `scripts/instructions.sh`.
+//!
+//! usage: instructions CASE PAIRS, where CASE is small, large, small-raw, large-raw or locks.
+
+mod common;
+
+use gpucache::device::Stream;
+
+use common::locks::TwoLocks;
+use common::must;
+use common::subject::{Addresses, Handles, Subject};
+use common::testbed::{H200_BYTES, Testbed};
+use common::workload::{KIB, MIB};
+
+const SMALL: usize = 4 * KIB;
+const LARGE: usize = 20 * MIB;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let [case, pairs] = arguments.as_slice() else {
+        println!("instructions: run it through scripts/instructions.sh");
+        return;
+    };
+    let pairs: u64 = must(pairs.parse());
+    if case == "locks" {
+        let locks = TwoLocks::new();
+        return (0..pairs).for_each(|_| locks.pair());
+    }
+    let testbed = Testbed::simulated(H200_BYTES);
+    let (handles, addresses) = (Handles(&testbed.allocator), Addresses(&testbed.allocator));
+    match case.as_str() {
+        "small" => run(handles, SMALL, pairs),
+        "large" => run(handles, LARGE, pairs),
+        "small-raw" => run(addresses, SMALL, pairs),
+        "large-raw" => run(addresses, LARGE, pairs),
+        other => must::<(), _>(Err(format!("no case '{other}'"))),
+    }
+}
+
+fn run(subject: impl Subject, bytes: usize, pairs: u64) {
+    for _ in 0..pairs {
+        subject.pair(bytes, Stream::DEFAULT);
+    }
+}
