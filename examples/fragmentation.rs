@@ -39,21 +39,31 @@ fn problem(gpu: &Allocator) -> Result<()> {
         println!("  {:#014x} {}", segment.address, bar(segment));
     }
 
-    println!("\nA request of {} would end as: {:?}", size(REQUEST as u64), gpu.would_allocate(REQUEST, Stream::DEFAULT)?);
+    println!(
+        "\nA request of {} would end as: {:?}",
+        size(REQUEST as u64),
+        gpu.would_allocate(REQUEST, Stream::DEFAULT)?
+    );
     match gpu.alloc(REQUEST) {
         Err(Error::OutOfMemory(report)) => {
             println!("It fails:\n\n{report}\n");
             println!("  reserved               {:>10}", size(report.reserved));
             println!("  of which live          {:>10}", size(report.allocated));
             println!("  of which free          {:>10}", size(report.reserved - report.active));
-            println!("  largest free block     {:>10}   <- smaller than the request", size(report.largest_free));
+            println!(
+                "  largest free block     {:>10}   <- smaller than the request",
+                size(report.largest_free)
+            );
         }
         Err(other) => return Err(other),
         Ok(_) => println!("It succeeds: this device has more room than the example thinks."),
     }
 
     let report = gpu.empty_cache()?;
-    println!("\nempty_cache does not help: it frees {}, because each segment has a live block:", size(report.freed_bytes));
+    println!(
+        "\nempty_cache does not help: it frees {}, because each segment has a live block:",
+        size(report.freed_bytes)
+    );
     for kept in &report.kept {
         println!(
             "  {:#014x} {} kept, {} live: {:?}",
@@ -66,7 +76,9 @@ fn problem(gpu: &Allocator) -> Result<()> {
 
     live.pop();
     let served = gpu.alloc(REQUEST)?;
-    println!("\nDropping one live buffer of 1.50 GiB joins it with its 512 MiB neighbour, and the request is served.");
+    println!(
+        "\nDropping one live buffer of 1.50 GiB joins it with its 512 MiB neighbour, and the request is served."
+    );
     drop((served, live));
     gpu.empty_cache()?;
     Ok(())

@@ -19,7 +19,11 @@ fn main() -> gpucache::Result<()> {
 
     let report = gpu.empty_cache()?;
     show("cache emptied", &gpu);
-    println!("empty_cache gave {} back to the driver and kept {}.\n", size(report.freed_bytes), size(report.kept_bytes));
+    println!(
+        "empty_cache gave {} back to the driver and kept {}.\n",
+        size(report.freed_bytes),
+        size(report.kept_bytes)
+    );
 
     print!("{}", gpu.memory_summary(false));
     Ok(())
