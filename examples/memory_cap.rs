@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{GIB, limit_to, open, size};
+use common::{GIB, gib, limit_to, open, size};
 use gpucache::{Allocator, Error, Result};
 
 fn main() -> Result<()> {
@@ -57,11 +57,11 @@ fn table(training: &Allocator, serving: &Allocator) -> Result<()> {
     for (name, allocator) in [("training", training), ("serving", serving)] {
         println!(
             "   {name:<9} allocated {:>10}   reserved {:>10}",
-            size(allocator.memory_allocated()),
-            size(allocator.memory_reserved())
+            gib(allocator.memory_allocated()),
+            gib(allocator.memory_reserved())
         );
     }
-    println!("   {:<9} free      {:>10}", "device", size(training.mem_get_info()?.free));
+    println!("   {:<9} free      {:>10}", "device", gib(training.mem_get_info()?.free));
     Ok(())
 }
 

@@ -40,11 +40,16 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
+/// Bytes in GiB, for tables.
+pub(crate) fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / GIB as f64)
+}
+
 /// One line: what is in use, and what is held from the driver.
 pub(crate) fn show(moment: &str, allocator: &Allocator) {
     println!(
         "{moment:<34} allocated {:>10}   reserved {:>10}",
-        size(allocator.memory_allocated()),
-        size(allocator.memory_reserved()),
+        gib(allocator.memory_allocated()),
+        gib(allocator.memory_reserved()),
     );
 }

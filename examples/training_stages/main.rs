@@ -10,7 +10,7 @@
 mod common;
 mod transformer;
 
-use common::{open, size};
+use common::{gib, open};
 use gpucache::{Allocator, Result};
 use transformer::{Shape, Transformer, Variant};
 
@@ -26,7 +26,7 @@ const VARIANTS: [(&str, Variant); 5] = [
 
 fn main() -> Result<()> {
     let gpu = open();
-    let shape = Shape { layers: 12, hidden: 768, heads: 12, vocabulary: 50_257, sequence: 512, batch: 8 };
+    let shape = Shape { layers: 12, hidden: 768, heads: 12, vocabulary: 50_257, sequence: 1024, batch: 8 };
     println!("{shape:?}");
 
     let mut peaks = Vec::new();
@@ -108,9 +108,9 @@ impl Probe {
             println!(
                 "  {:<18} {:>12} {:>14} {:>14}",
                 row.stage,
-                size(row.allocated),
-                size(row.peak_allocated),
-                size(row.peak_reserved)
+                gib(row.allocated),
+                gib(row.peak_allocated),
+                gib(row.peak_reserved)
             );
         }
     }
@@ -129,6 +129,6 @@ fn compare(peaks: &[(&str, (u64, u64))]) {
     println!("\n{:<38} {:>14} {:>14} {:>8}", "variant", "peak allocated", "peak reserved", "saves");
     for &(name, (allocated, reserved)) in peaks {
         let saved = 100.0 * (1.0 - allocated as f64 / plain as f64);
-        println!("{name:<38} {:>14} {:>14} {saved:>7.0}%", size(allocated), size(reserved));
+        println!("{name:<38} {:>14} {:>14} {saved:>7.0}%", gib(allocated), gib(reserved));
     }
 }
