@@ -26,6 +26,9 @@ optional_script() {
     if [ -x "$2" ]; then step "$1" "$2"; else skip "$1" "$2 is not there"; fi
 }
 
+# The minimum Rust version that Cargo.toml states.
+msrv() { sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml; }
+
 # Prints the table of steps, also after a failure, and keeps the exit status.
 finish() {
     local status=$?
