@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Helpers of .ci/run: steps with timings, and what a bare machine lacks. Sourced, not run.
 
 CI_STARTED=$SECONDS
