@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{GIB, MIB, limit_to, open, size};
+use common::{GIB, MIB, open_small, say_which, size};
 use gpucache::device::Stream;
 use gpucache::observe::snapshot::{BlockState, SegmentInfo};
 use gpucache::{Allocation, Allocator, Error, Result};
@@ -16,9 +16,10 @@ const DEVICE: usize = 12 * GIB;
 const REQUEST: usize = 2 * GIB;
 
 fn main() -> Result<()> {
-    let gpu = open();
-    limit_to(&gpu, DEVICE)?;
+    let gpu = open_small(DEVICE)?;
+    say_which(&gpu);
     problem(&gpu)?;
+    drop(gpu);
 
     println!("\nCures, each from the start:");
     cure("max_split_size_mb:512", "large blocks are not cut, so they can go back to the driver whole")?;
@@ -86,8 +87,7 @@ fn problem(gpu: &Allocator) -> Result<()> {
 
 /// The same program under other options.
 fn cure(options: &str, why: &str) -> Result<()> {
-    let gpu = Allocator::cuda_or_simulated(0);
-    limit_to(&gpu, DEVICE)?;
+    let gpu = open_small(DEVICE)?;
     match gpu.set_allocator_settings(options) {
         Err(Error::NotSupported(what)) => {
             println!("  {options:<26} not available here: {what}");

@@ -1,6 +1,9 @@
 //! What the examples share: opening a device and printing bytes.
 #![allow(dead_code)] // every example compiles this module and uses its own part of it
 
+pub(crate) use gpucache::units::format_size as size;
+
+use gpucache::device::sim::SimDevice;
 use gpucache::{Allocator, Result};
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -9,13 +12,31 @@ pub(crate) const GIB: usize = 1 << 30;
 /// The first GPU, or a simulated one where there is none; prints which.
 pub(crate) fn open() -> Allocator {
     let allocator = Allocator::cuda_or_simulated(0);
+    say_which(&allocator);
+    allocator
+}
+
+/// A device of exactly `bytes`: a real GPU limited to that much, or a simulated one where no GPU has it free.
+pub(crate) fn open_small(bytes: usize) -> Result<Allocator> {
+    let allocator = Allocator::cuda_or_simulated(0);
+    if allocator.device().properties().simulated || allocator.mem_get_info()?.free < bytes as u64 {
+        return Ok(Allocator::simulated(SimDevice::new(bytes as u64)));
+    }
+    limit_to(&allocator, bytes)?;
+    Ok(allocator)
+}
+
+/// Prints what the allocator runs on.
+pub(crate) fn say_which(allocator: &Allocator) {
     let device = allocator.device().properties();
     if device.simulated {
-        println!("No GPU here: running on a simulated one ({}).", size(device.total_memory));
+        println!(
+            "No GPU with enough memory here: running on a simulated one ({}).",
+            size(device.total_memory)
+        );
     } else {
         println!("Running on GPU {}: {} ({}).", device.ordinal, device.name, size(device.total_memory));
     }
-    allocator
 }
 
 /// Limits `allocator` to exactly `bytes` of its device.
@@ -23,21 +44,6 @@ pub(crate) fn limit_to(allocator: &Allocator, bytes: usize) -> Result<()> {
     let total = allocator.device().properties().total_memory;
     // The limit is floor(fraction * total); the half byte keeps rounding from losing one.
     allocator.set_per_process_memory_fraction(((bytes as f64 + 0.5) / total as f64).min(1.0))
-}
-
-/// Bytes for people, as PyTorch's messages write them.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 3] = ["KiB", "MiB", "GiB"];
-    if bytes <= 1024 {
-        return format!("{bytes} bytes");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value > 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.2} {}", UNITS[unit])
 }
 
 /// Bytes in GiB, for tables.
