@@ -6,11 +6,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{GIB, gib, limit_to, open, size};
+use common::{GIB, gib, limit_to, open_small, say_which, size};
 use gpucache::{Allocator, Error, Result};
 
 fn main() -> Result<()> {
-    let training = open();
+    let training = open_small(12 * GIB)?;
+    say_which(&training);
     let serving = Allocator::builder().device(Arc::clone(training.device())).build()?;
     limit_to(&training, 6 * GIB)?;
     limit_to(&serving, 4 * GIB)?;
