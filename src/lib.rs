@@ -1,4 +1,4 @@
-//! A caching GPU memory allocator with the semantics of PyTorch's.
+#![doc = include_str!("../README.md")]
 
 mod allocator;
 pub mod config;

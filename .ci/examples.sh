@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs every example that works without a GPU, in release mode; one that fails ends the script.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo build --release --examples
+for example in quickstart training_stages fragmentation memory_cap; do
+    echo "--- $example"
+    cargo run --quiet --release --example "$example"
+done
