@@ -4,8 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use ruzstd::decoding::StreamingDecoder;
-use ruzstd::decoding::FrameDecoder;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use super::error::{TraceError, TraceResult};
 
@@ -30,7 +29,13 @@ impl Lines {
         let compressed = file.fill_buf().map_err(fail)?.starts_with(&ZSTD_MAGIC);
         let source: Box<dyn Read + Send> =
             if compressed { Box::new(ZstdReader::Ready(file)) } else { Box::new(file) };
-        Ok(Lines { source: BufReader::new(source), path: path.to_owned(), number: 0, longest, buffer: Vec::new() })
+        Ok(Lines {
+            source: BufReader::new(source),
+            path: path.to_owned(),
+            number: 0,
+            longest,
+            buffer: Vec::new(),
+        })
     }
 
     /// The next line without its end; `None` after the last one.
@@ -65,7 +70,10 @@ impl Lines {
 
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lines").field("path", &self.path).field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Lines")
+            .field("path", &self.path)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::error::TraceResult;
-use super::format::{Note, Observation, Request, TraceEvent, parse_full, parse_result};
 use super::header::Header;
 use super::lines::Lines;
+use super::observation::{Note, Observation, TraceEvent, parse_full, parse_result};
+use super::request::Request;
 
 /// Longest line of requests; a header is the longest in practice.
 const LONGEST_REQUEST: usize = 1 << 20;
@@ -50,7 +51,9 @@ impl RequestReader {
         let request = parsed.map_err(|reason| self.lines.error(reason))?;
         self.read += 1;
         if self.read > self.header.requests {
-            return Err(self.lines.error(format!("more requests than the header's {}", self.header.requests)));
+            return Err(self
+                .lines
+                .error(format!("more requests than the header's {}", self.header.requests)));
         }
         self.check(&request).map_err(|reason| self.lines.error(reason))?;
         Ok(Some(request))
@@ -61,7 +64,9 @@ impl RequestReader {
             return Ok(None);
         }
         let (read, announced) = (self.read, self.header.requests);
-        Err(self.lines.error(format!("the file ends after {read} requests, its header announces {announced}")))
+        Err(self
+            .lines
+            .error(format!("the file ends after {read} requests, its header announces {announced}")))
     }
 
     /// Counts allocations and checks that what the request refers to exists.
@@ -145,10 +150,7 @@ impl ObservationReader {
     fn read(&mut self) -> TraceResult<Option<Observation>> {
         let mut events = Vec::new();
         loop {
-            let line = match self.lines.next()? {
-                None => return self.end(&events),
-                Some(line) => line,
-            };
+            let Some(line) = self.lines.next()? else { return self.end(&events) };
             let parsed = match line.as_bytes().first() {
                 Some(b'+') if events.len() < MOST_EVENTS => TraceEvent::parse(line).map(|e| events.push(e)),
                 Some(b'+') => Err(format!("more than {MOST_EVENTS} events in one request")),
@@ -172,7 +174,9 @@ impl ObservationReader {
     fn begin(&mut self, next: Observation) -> TraceResult<Option<Observation>> {
         self.read += 1;
         if self.read > self.header.requests {
-            return Err(self.lines.error(format!("more results than the header's {} requests", self.header.requests)));
+            return Err(self
+                .lines
+                .error(format!("more results than the header's {} requests", self.header.requests)));
         }
         Ok(self.pending.replace(next))
     }
@@ -181,22 +185,32 @@ impl ObservationReader {
         self.done = true;
         if !events.is_empty() || self.read != self.header.requests {
             let (read, announced) = (self.read, self.header.requests);
-            return Err(self.lines.error(format!("the file ends after {read} results, its header announces {announced}")));
+            return Err(self
+                .lines
+                .error(format!("the file ends after {read} results, its header announces {announced}")));
         }
         Ok(self.pending.take())
     }
 }
 
 /// Adds a `*` or `!` line to the observation under way.
-fn add_detail(to: Option<&mut Observation>, header: &Header, line: &str, in_place: bool) -> Result<(), String> {
+fn add_detail(
+    to: Option<&mut Observation>,
+    header: &Header,
+    line: &str,
+    in_place: bool,
+) -> Result<(), String> {
+    let kind = line.as_bytes().first();
+    if !matches!(kind, Some(b'*' | b'!')) {
+        return Err("a line of observations begins with '+', '@', '*' or '!'".to_owned());
+    }
     let (Some(to), true) = (to, in_place) else {
         return Err("a line that belongs behind an '@' line stands before it".to_owned());
     };
-    match line.as_bytes().first() {
+    match kind {
         Some(b'*') => to.full = Some(parse_full(line, header.full.len())?),
-        Some(b'!') if to.notes.len() < MOST_EVENTS => to.notes.push(Note::parse(line)?),
-        Some(b'!') => return Err(format!("more than {MOST_EVENTS} notes in one request")),
-        _ => return Err("a line of observations begins with '+', '@', '*' or '!'".to_owned()),
+        _ if to.notes.len() < MOST_EVENTS => to.notes.push(Note::parse(line)?),
+        _ => return Err(format!("more than {MOST_EVENTS} notes in one request")),
     }
     Ok(())
 }
