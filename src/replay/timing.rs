@@ -140,6 +140,16 @@ impl Workload {
         self.ops.push(op);
     }
 
+    /// Number of steps of one pass.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there is nothing to play.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
     /// Header of the recording.
     pub fn header(&self) -> &Header {
         &self.header
