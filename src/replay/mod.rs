@@ -5,7 +5,6 @@
 //! compares every answer; [`Workload`] plays them for time and peaks. Both use the public API of
 //! [`Allocator`](crate::Allocator) only, so that what they check and measure is what users get.
 
-mod columns;
 mod compare;
 mod error;
 mod events;

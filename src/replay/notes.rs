@@ -7,8 +7,10 @@ use serde_json::Value;
 use super::freedom::OrderFreedom;
 use super::observation::{Note, Outcome};
 use super::run::{Played, Player};
+use crate::Allocator;
 use crate::error::Error;
 use crate::observe::snapshot::{BlockState, PoolId, PoolKind, SegmentInfo};
+use crate::stats::summary::memory_summary_as;
 
 /// Compares one note. Notes of unknown keys are passed over.
 pub(crate) fn compare(
@@ -34,16 +36,19 @@ pub(crate) fn compare(
             compare_lines("segments", &expected, &got)
         }
         "summary" | "summary_abbreviated" if freedom.allows_summary() => Ok(()),
-        "summary" => {
-            compare_text("memory_summary()", text(note)?, &allocator.memory_summary_as("PyTorch", false))
-        }
+        "summary" => compare_text("memory_summary()", text(note)?, &summary(allocator, false)),
         "summary_abbreviated" => {
-            let got = allocator.memory_summary_as("PyTorch", true);
-            compare_text("memory_summary(abbreviated)", text(note)?, &got)
+            compare_text("memory_summary(abbreviated)", text(note)?, &summary(allocator, true))
         }
         "host" => compare_host(&note.value, &player.host().stats()),
         _ => Ok(()),
     }
+}
+
+/// The summary under PyTorch's name.
+fn summary(allocator: &Allocator, abbreviated: bool) -> String {
+    let device = allocator.device().properties().ordinal;
+    memory_summary_as("PyTorch", &allocator.memory_stats(), device, abbreviated)
 }
 
 fn text(note: &Note) -> Result<&str, String> {

@@ -2,7 +2,6 @@
 
 mod cases;
 mod replay;
-mod sizes;
 mod verify;
 
 use std::process::ExitCode;

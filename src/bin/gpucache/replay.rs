@@ -7,9 +7,9 @@ use std::sync::Arc;
 use gpucache::device::Device;
 use gpucache::device::sim::{AddressPolicy, SimDevice};
 use gpucache::replay::{Header, ReplayReport, Workload};
-use gpucache::{Allocator, Config};
+use gpucache::{Allocator, Config, units};
 
-use crate::{CommandResult, sizes};
+use crate::CommandResult;
 
 /// Play the allocations and frees of a recording: time, driver calls, peaks, utilisation
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CONF")]
     config: Option<String>,
     /// Memory limit, such as 8.6G, instead of the recording's
-    #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     capacity: Option<u64>,
     /// Where to play: `sim`, or `cuda:N` for a real GPU
     #[arg(long, default_value = "sim", value_parser = parse_target)]
@@ -105,7 +105,7 @@ fn print(report: &ReplayReport) {
         ("peak active", report.peak_active_bytes),
         ("peak reserved", report.peak_reserved_bytes),
     ] {
-        println!("{what:<16} {bytes:>16} bytes  {:>12}", sizes::show(bytes));
+        println!("{what:<16} {bytes:>16} bytes  {:>12}", units::format_size(bytes.unsigned_abs()));
     }
     println!("{:<16} {:>16.4} (peak active / peak reserved)", "utilisation", report.utilisation);
     println!(
