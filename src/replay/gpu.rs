@@ -1,0 +1,87 @@
+//! The simulated GPU of a replay: recorded addresses, and streams that are busy when the recording's were.
+
+use crate::device::sim::{AddressPolicy, SimDevice};
+use crate::device::{Device, Stream};
+use crate::observe::history::TraceAction;
+
+use super::observation::TraceEvent;
+
+/// Streams that stand for the unknown ones of delayed frees (`D`) lie from here on, above all real handles.
+const DEFERRED_STREAMS: u64 = 0xdef0_0000_0000_0000;
+/// The driver's granularity for reservations.
+const PAGE: u64 = 2 << 20;
+
+/// A GPU that answers with the addresses of a recording. A cheap handle.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordedGpu {
+    device: SimDevice,
+}
+
+impl RecordedGpu {
+    pub(crate) fn new(total_memory: u64) -> Self {
+        let device =
+            SimDevice::builder().total_memory(total_memory).address_policy(AddressPolicy::Scripted).build();
+        RecordedGpu { device }
+    }
+
+    pub(crate) fn device(&self) -> &SimDevice {
+        &self.device
+    }
+
+    /// Prepares the addresses that the next request will get: those of its `sa` events in order, and the base of
+    /// a new reservation, which the first `sm` would be.
+    pub(crate) fn expect(&self, events: &[TraceEvent]) {
+        for event in events.iter().filter(|e| e.action == TraceAction::SegmentAlloc) {
+            self.device.push_address(event.address);
+        }
+        if let Some(event) = events.iter().find(|e| e.action == TraceAction::SegmentMap) {
+            self.device.push_reservation(event.address);
+        }
+    }
+
+    /// Drops the base that was prepared but not used, because the request mapped in an older reservation.
+    pub(crate) fn forget_reservation(&self) {
+        while self.device.script_remaining().1 > 0 {
+            // Reserving takes the entry, whether the range is free or not.
+            if let Ok(address) = self.device.address_reserve(PAGE) {
+                let _ = self.device.address_free(address, PAGE);
+            }
+        }
+    }
+}
+
+/// The stream that delays the free with this number.
+pub(crate) fn deferred_stream(number: u64) -> Stream {
+    Stream::from_raw(DEFERRED_STREAMS + number)
+}
+
+/// Keeps streams of a simulated GPU busy. On a real GPU there is nothing to hold: events complete by themselves.
+#[derive(Debug)]
+pub(crate) enum StreamControl {
+    Simulated(SimDevice),
+    Real,
+}
+
+impl StreamControl {
+    pub(crate) fn hold(&self, stream: Stream) {
+        if let StreamControl::Simulated(device) = self {
+            device.hold(stream);
+        }
+    }
+
+    pub(crate) fn release(&self, stream: Stream) {
+        if let StreamControl::Simulated(device) = self {
+            device.release(stream);
+        }
+    }
+
+    pub(crate) fn release_all(&self) {
+        if let StreamControl::Simulated(device) = self {
+            device.release_all();
+        }
+    }
+
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self, StreamControl::Simulated(_))
+    }
+}
