@@ -5,6 +5,8 @@ pub mod config;
 pub mod device;
 mod error;
 pub mod observe;
+#[cfg(feature = "replay")]
+pub mod replay;
 pub mod stats;
 
 pub use allocator::{Allocation, Allocator, EmptyCacheReport, Forecast, KeptReason, KeptSegment};
