@@ -77,10 +77,10 @@ pub enum Frames {
 /// One frame of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Function.
-    pub name: String,
+    /// Function. Shared text: stacks repeat the same few frames.
+    pub name: Arc<str>,
     /// Source file.
-    pub filename: String,
+    pub filename: Arc<str>,
     /// Line.
     pub line: u32,
 }
