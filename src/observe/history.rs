@@ -41,6 +41,23 @@ impl TraceAction {
             TraceAction::Oom => "oom",
         }
     }
+
+    /// The action that PyTorch calls `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        use TraceAction as A;
+        let all = [
+            A::Alloc,
+            A::FreeRequested,
+            A::FreeCompleted,
+            A::SegmentAlloc,
+            A::SegmentFree,
+            A::SegmentMap,
+            A::SegmentUnmap,
+            A::Snapshot,
+            A::Oom,
+        ];
+        all.into_iter().find(|action| action.name() == name)
+    }
 }
 
 /// One entry of the history.
