@@ -4,7 +4,11 @@ mod allocator;
 pub mod config;
 pub mod device;
 mod error;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod observe;
+#[cfg(feature = "plot")]
+pub mod plot;
 #[cfg(feature = "replay")]
 pub mod replay;
 pub mod stats;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
 use super::arena::{Arena, Id, Node};
 use super::error::{ImportError, Position};
@@ -109,6 +109,6 @@ impl<'de> Visitor<'de> for Value<'_> {
             items.push(self.0.key(&key)?);
             items.push(map.next_value_seed(Value(self.0))?);
         }
-        self.0.add(Node::Dict(items)).map_err(A::Error::custom)
+        self.0.add(Node::Dict(items))
     }
 }

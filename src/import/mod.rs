@@ -73,7 +73,8 @@ fn foreign(bytes: &[u8]) -> Option<&'static str> {
 
 /// The whole file, if it is not too large.
 fn read_file(path: &Path) -> Result<Vec<u8>, ImportError> {
-    let fail = |e: std::io::Error| ImportError::new(Position::File, format!("can't be read: {e}")).in_file(path);
+    let fail =
+        |e: std::io::Error| ImportError::new(Position::File, format!("can't be read: {e}")).in_file(path);
     let file = File::open(path).map_err(fail)?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(fail)?;

@@ -261,7 +261,8 @@ impl<'a> Machine<'a> {
             0x8f..=0x91 => "holds a set, which a snapshot never has",
             0x97 | 0x98 => "refers to a buffer outside the file",
             _ => {
-                return self.fail(format!("opcode {op:#04x} is not known; this is no pickle, or it is damaged"));
+                return self
+                    .fail(format!("opcode {op:#04x} is not known; this is no pickle, or it is damaged"));
             }
         };
         self.fail(format!("opcode {op:#04x} {name}; only plain data is read, nothing in a file is run"))
@@ -328,8 +329,6 @@ impl<'a> Machine<'a> {
     }
 
     fn utf8(&mut self, length: usize) -> Step<&'a str> {
-        // Python may pickle lone surrogates, which UTF-8 has not; such a name is not worth losing a snapshot, but a
-        // damaged file is better refused than half understood.
         match std::str::from_utf8(self.take(length)?) {
             Ok(text) => Ok(text),
             Err(e) => self.fail(format!("a string that is not UTF-8: {e}")),
@@ -368,7 +367,8 @@ fn unescape(text: &str) -> String {
             Some('U') => 8,
             _ => 0,
         };
-        let code = rest.get(1..=digits).filter(|_| digits > 0).and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let code =
+            rest.get(1..=digits).filter(|_| digits > 0).and_then(|hex| u32::from_str_radix(hex, 16).ok());
         if let Some(c) = code.and_then(char::from_u32) {
             out.push(c);
             rest = &rest[1 + digits..];

@@ -23,7 +23,10 @@ pub(crate) fn convert(arena: &Arena) -> Converted<SnapshotFile> {
     let place = Place::ROOT;
     let mut reader = Reader { arena, frames: HashMap::new(), stacks: HashMap::new(), items: 0, bytes: 0 };
     if matches!(arena.get(arena.root()), Node::List(_)) {
-        return Ok(SnapshotFile { segments: reader.segments(arena.root(), &place)?, ..SnapshotFile::default() });
+        return Ok(SnapshotFile {
+            segments: reader.segments(arena.root(), &place)?,
+            ..SnapshotFile::default()
+        });
     }
     let root = Dict::new(arena, arena.root(), &place)?;
     let Some(segments) = root.get("segments") else {
@@ -121,7 +124,12 @@ impl Reader<'_> {
             .ok_or_else(|| place.key("segment_pool_id").fail("expected a pair of unsigned integers"))
     }
 
-    fn blocks(&mut self, id: Id, (address, total): (u64, u64), place: &Place<'_>) -> Converted<Vec<BlockInfo>> {
+    fn blocks(
+        &mut self,
+        id: Id,
+        (address, total): (u64, u64),
+        place: &Place<'_>,
+    ) -> Converted<Vec<BlockInfo>> {
         let items = list(self.arena, id, place)?;
         self.count(items.len(), place)?;
         let mut left = total;
@@ -130,12 +138,16 @@ impl Reader<'_> {
             let block = self.block(item, address + (total - left), &place.index(i))?;
             match left.checked_sub(block.size) {
                 Some(rest) => left = rest,
-                None => return Err(place.index(i).fail(format!("reaches beyond its segment of {total} bytes"))),
+                None => {
+                    return Err(place.index(i).fail(format!("reaches beyond its segment of {total} bytes")));
+                }
             }
             blocks.push(block);
         }
         if left != 0 {
-            return Err(place.fail(format!("the blocks leave {left} of the segment's {total} bytes uncovered")));
+            return Err(
+                place.fail(format!("the blocks leave {left} of the segment's {total} bytes uncovered"))
+            );
         }
         Ok(blocks)
     }
@@ -145,7 +157,9 @@ impl Reader<'_> {
         // Old files have no block addresses; blocks tile their segment.
         let address = dict.u64_or("address", expected)?;
         if address != expected {
-            return Err(place.fail(format!("is at {address:#x}, but the block before it ends at {expected:#x}")));
+            return Err(
+                place.fail(format!("is at {address:#x}, but the block before it ends at {expected:#x}"))
+            );
         }
         let size = dict.u64("size")?;
         let state = match &**dict.str("state")? {

@@ -78,9 +78,10 @@ pub(crate) struct Dict<'a> {
 impl<'a> Dict<'a> {
     pub(crate) fn new(arena: &'a Arena, id: Id, place: &'a Place<'a>) -> Found<Self> {
         match arena.get(id) {
-            Node::Dict(items) if items.len() / 2 > MOST_KEYS => {
-                Err(place.fail(format!("a dictionary of {} keys, at most {MOST_KEYS} are supported", items.len() / 2)))
-            }
+            Node::Dict(items) if items.len() / 2 > MOST_KEYS => Err(place.fail(format!(
+                "a dictionary of {} keys, at most {MOST_KEYS} are supported",
+                items.len() / 2
+            ))),
             Node::Dict(items) => Ok(Dict { arena, items, place }),
             other => Err(wrong(place, "a dictionary", other)),
         }
