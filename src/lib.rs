@@ -5,6 +5,8 @@ pub mod config;
 pub mod device;
 mod engine;
 mod error;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod observe;
 mod pool;
 mod size;

@@ -41,6 +41,23 @@ impl TraceAction {
             TraceAction::Oom => "oom",
         }
     }
+
+    /// The action that PyTorch calls `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        use TraceAction as A;
+        let all = [
+            A::Alloc,
+            A::FreeRequested,
+            A::FreeCompleted,
+            A::SegmentAlloc,
+            A::SegmentFree,
+            A::SegmentMap,
+            A::SegmentUnmap,
+            A::Snapshot,
+            A::Oom,
+        ];
+        all.into_iter().find(|action| action.name() == name)
+    }
 }
 
 /// One entry of the history.
@@ -77,10 +94,10 @@ pub enum Frames {
 /// One frame of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Function.
-    pub name: String,
+    /// Function. Shared text: stacks repeat the same few frames.
+    pub name: Arc<str>,
     /// Source file.
-    pub filename: String,
+    pub filename: Arc<str>,
     /// Line.
     pub line: u32,
 }

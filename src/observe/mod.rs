@@ -1,5 +1,12 @@
 //! Views: what is in the cache, what happened, and why a request failed. Plain data, filled by the engine.
 
+mod chrome;
+mod encode;
+pub mod file;
 pub mod history;
+pub mod inspect;
+mod json;
 pub mod oom;
+mod pickle;
 pub mod snapshot;
+pub mod timeline;

@@ -4,7 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+<<<<<<< HEAD
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
+=======
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::FrameDecoder;
+>>>>>>> views
 
 use super::error::{TraceError, TraceResult};
 
@@ -29,6 +34,7 @@ impl Lines {
         let compressed = file.fill_buf().map_err(fail)?.starts_with(&ZSTD_MAGIC);
         let source: Box<dyn Read + Send> =
             if compressed { Box::new(ZstdReader::Ready(file)) } else { Box::new(file) };
+<<<<<<< HEAD
         Ok(Lines {
             source: BufReader::new(source),
             path: path.to_owned(),
@@ -36,6 +42,9 @@ impl Lines {
             longest,
             buffer: Vec::new(),
         })
+=======
+        Ok(Lines { source: BufReader::new(source), path: path.to_owned(), number: 0, longest, buffer: Vec::new() })
+>>>>>>> views
     }
 
     /// The next line without its end; `None` after the last one.
@@ -70,10 +79,14 @@ impl Lines {
 
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+<<<<<<< HEAD
         f.debug_struct("Lines")
             .field("path", &self.path)
             .field("number", &self.number)
             .finish_non_exhaustive()
+=======
+        f.debug_struct("Lines").field("path", &self.path).field("number", &self.number).finish_non_exhaustive()
+>>>>>>> views
     }
 }
 
