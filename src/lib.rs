@@ -8,7 +8,11 @@ mod error;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod observe;
+#[cfg(feature = "plot")]
+pub mod plot;
 mod pool;
+#[cfg(feature = "replay")]
+pub mod replay;
 mod size;
 pub mod stats;
 pub mod units;

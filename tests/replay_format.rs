@@ -1,9 +1,6 @@
 //! Recordings as files: what is written reads back, and damaged or hostile files are refused with a reason.
 #![cfg(feature = "replay")]
-<<<<<<< HEAD
 #![allow(clippy::unwrap_used)] // not only in functions that are tests
-=======
->>>>>>> views
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,25 +43,17 @@ fn read_observations(path: &Path) -> Result<Vec<Observation>, TraceError> {
 }
 
 fn requests() -> Vec<Request> {
-<<<<<<< HEAD
     vec![
         Request::Alloc { size: 3 << 20, stream: 1 },
         Request::Settings("a:1, b:2".to_owned()),
         Request::Free { back: 1 },
     ]
-=======
-    vec![Request::Alloc { size: 3 << 20, stream: 1 }, Request::Settings("a:1, b:2".to_owned()), Request::Free { back: 1 }]
->>>>>>> views
 }
 
 fn observations() -> Vec<Observation> {
     let event = TraceEvent::parse("+ sa 7febf0000000 20971520 1").unwrap();
-<<<<<<< HEAD
     let plain =
         Observation { events: vec![], outcome: Outcome::None, deltas: None, full: None, notes: vec![] };
-=======
-    let plain = Observation { events: vec![], outcome: Outcome::None, deltas: None, full: None, notes: vec![] };
->>>>>>> views
     vec![
         Observation {
             events: vec![event],
@@ -88,26 +77,18 @@ fn what_is_written_reads_back() {
     for ending in ["", ".zst"] {
         let req = folder.0.join(format!("c.req{ending}"));
         let mut writer = TraceWriter::create(&req, &header).unwrap();
-<<<<<<< HEAD
         for r in &requests() {
             writer.request(r).unwrap();
         }
-=======
-        requests().iter().for_each(|r| writer.request(r).unwrap());
->>>>>>> views
         writer.finish().unwrap();
         assert_eq!(read_requests(&req).unwrap(), requests());
         assert_eq!(RequestReader::open(&req).unwrap().header(), &header, "unknown keys are kept too");
 
         let obs = folder.0.join(format!("c.obs{ending}"));
         let mut writer = TraceWriter::create(&obs, &header).unwrap();
-<<<<<<< HEAD
         for o in &observations() {
             writer.observation(o).unwrap();
         }
-=======
-        observations().iter().for_each(|o| writer.observation(o).unwrap());
->>>>>>> views
         writer.finish().unwrap();
         assert_eq!(read_observations(&obs).unwrap(), observations());
     }
@@ -179,16 +160,11 @@ fn wrong_observations_are_named_by_file_line_and_reason() {
 #[test]
 fn damaged_compressed_files_are_refused() {
     let folder = Folder::new("damaged");
-<<<<<<< HEAD
     let whole = fs::read(
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/data/golden/rules/best_fit_smallest.default.req.zst"),
     )
     .expect("the committed recordings");
-=======
-    let whole = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/rules/best_fit_smallest.default.req.zst"))
-        .expect("the committed recordings");
->>>>>>> views
     let good = read_requests(&folder.file("good.req.zst", &whole)).unwrap();
     for cut in 1..whole.len() {
         let path = folder.file("cut.req.zst", &whole[..cut]);

@@ -87,14 +87,10 @@ impl Header {
             return Err(format!("unknown format '{}', expected '{FORMAT}'", self.format));
         }
         if self.version != VERSION {
-<<<<<<< HEAD
             return Err(format!(
                 "format version {} is not known, this program reads {VERSION}",
                 self.version
             ));
-=======
-            return Err(format!("format version {} is not known, this program reads {VERSION}", self.version));
->>>>>>> views
         }
         if self.stream_ptrs.len() != self.streams as usize {
             let listed = self.stream_ptrs.len();
@@ -103,13 +99,8 @@ impl Header {
         if self.stream_ptrs.is_empty() || self.stream_ptrs.len() > MAX_STREAMS {
             return Err(format!("streams must be 1 to {MAX_STREAMS}"));
         }
-<<<<<<< HEAD
         if !self.row.is_empty() && self.row.len() != super::observation::COLUMNS {
             return Err(format!("row must name {} columns or none", super::observation::COLUMNS));
-=======
-        if !self.row.is_empty() && self.row.len() != super::format::COLUMNS {
-            return Err(format!("row must name {} columns or none", super::format::COLUMNS));
->>>>>>> views
         }
         self.parse_streams().map(drop)
     }

@@ -4,12 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-<<<<<<< HEAD
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
-=======
-use ruzstd::decoding::StreamingDecoder;
-use ruzstd::decoding::FrameDecoder;
->>>>>>> views
 
 use super::error::{TraceError, TraceResult};
 
@@ -34,7 +29,6 @@ impl Lines {
         let compressed = file.fill_buf().map_err(fail)?.starts_with(&ZSTD_MAGIC);
         let source: Box<dyn Read + Send> =
             if compressed { Box::new(ZstdReader::Ready(file)) } else { Box::new(file) };
-<<<<<<< HEAD
         Ok(Lines {
             source: BufReader::new(source),
             path: path.to_owned(),
@@ -42,9 +36,6 @@ impl Lines {
             longest,
             buffer: Vec::new(),
         })
-=======
-        Ok(Lines { source: BufReader::new(source), path: path.to_owned(), number: 0, longest, buffer: Vec::new() })
->>>>>>> views
     }
 
     /// The next line without its end; `None` after the last one.
@@ -79,14 +70,10 @@ impl Lines {
 
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-<<<<<<< HEAD
         f.debug_struct("Lines")
             .field("path", &self.path)
             .field("number", &self.number)
             .finish_non_exhaustive()
-=======
-        f.debug_struct("Lines").field("path", &self.path).field("number", &self.number).finish_non_exhaustive()
->>>>>>> views
     }
 }
 

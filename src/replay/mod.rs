@@ -2,7 +2,6 @@
 //!
 //! A recording is a pair of text files: `NAME.req` is what a program asked its allocator for, `NAME.obs` is what
 //! the allocator answered (`docs/trace-format.md`). [`verify_case`] runs the requests on a simulated GPU and
-<<<<<<< HEAD
 //! compares every answer; [`Workload`] plays them for time and peaks. Both use the public API of
 //! [`Allocator`](crate::Allocator) only, so that what they check and measure is what users get.
 
@@ -31,20 +30,4 @@ pub use reader::{ObservationReader, RequestReader};
 pub use request::Request;
 pub use timing::{PassReport, PlayError, ReplayReport, SteadyReport, Workload};
 pub use verify::{Divergence, verify_case};
-=======
-//! compares every answer; [`Benchmark`] plays them for time and peaks. Both use the public API of
-//! [`Allocator`](crate::Allocator) only, so that what they check and measure is what users get.
-
-mod error;
-mod format;
-mod header;
-mod lines;
-mod reader;
-mod writer;
-
-pub use error::{TraceError, TraceResult};
-pub use format::{COLUMNS, Note, Observation, Outcome, Request, TraceEvent};
-pub use header::{EventSet, FORMAT, Header, VERSION};
-pub use reader::{ObservationReader, RequestReader};
->>>>>>> views
 pub use writer::TraceWriter;

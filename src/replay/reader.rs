@@ -3,16 +3,10 @@
 use std::path::Path;
 
 use super::error::TraceResult;
-<<<<<<< HEAD
 use super::header::Header;
 use super::lines::Lines;
 use super::observation::{Note, Observation, TraceEvent, parse_full, parse_result};
 use super::request::Request;
-=======
-use super::format::{Note, Observation, Request, TraceEvent, parse_full, parse_result};
-use super::header::Header;
-use super::lines::Lines;
->>>>>>> views
 
 /// Longest line of requests; a header is the longest in practice.
 const LONGEST_REQUEST: usize = 1 << 20;
@@ -57,13 +51,9 @@ impl RequestReader {
         let request = parsed.map_err(|reason| self.lines.error(reason))?;
         self.read += 1;
         if self.read > self.header.requests {
-<<<<<<< HEAD
             return Err(self
                 .lines
                 .error(format!("more requests than the header's {}", self.header.requests)));
-=======
-            return Err(self.lines.error(format!("more requests than the header's {}", self.header.requests)));
->>>>>>> views
         }
         self.check(&request).map_err(|reason| self.lines.error(reason))?;
         Ok(Some(request))
@@ -74,13 +64,9 @@ impl RequestReader {
             return Ok(None);
         }
         let (read, announced) = (self.read, self.header.requests);
-<<<<<<< HEAD
         Err(self
             .lines
             .error(format!("the file ends after {read} requests, its header announces {announced}")))
-=======
-        Err(self.lines.error(format!("the file ends after {read} requests, its header announces {announced}")))
->>>>>>> views
     }
 
     /// Counts allocations and checks that what the request refers to exists.
@@ -164,14 +150,7 @@ impl ObservationReader {
     fn read(&mut self) -> TraceResult<Option<Observation>> {
         let mut events = Vec::new();
         loop {
-<<<<<<< HEAD
             let Some(line) = self.lines.next()? else { return self.end(&events) };
-=======
-            let line = match self.lines.next()? {
-                None => return self.end(&events),
-                Some(line) => line,
-            };
->>>>>>> views
             let parsed = match line.as_bytes().first() {
                 Some(b'+') if events.len() < MOST_EVENTS => TraceEvent::parse(line).map(|e| events.push(e)),
                 Some(b'+') => Err(format!("more than {MOST_EVENTS} events in one request")),
@@ -195,13 +174,9 @@ impl ObservationReader {
     fn begin(&mut self, next: Observation) -> TraceResult<Option<Observation>> {
         self.read += 1;
         if self.read > self.header.requests {
-<<<<<<< HEAD
             return Err(self
                 .lines
                 .error(format!("more results than the header's {} requests", self.header.requests)));
-=======
-            return Err(self.lines.error(format!("more results than the header's {} requests", self.header.requests)));
->>>>>>> views
         }
         Ok(self.pending.replace(next))
     }
@@ -210,20 +185,15 @@ impl ObservationReader {
         self.done = true;
         if !events.is_empty() || self.read != self.header.requests {
             let (read, announced) = (self.read, self.header.requests);
-<<<<<<< HEAD
             return Err(self
                 .lines
                 .error(format!("the file ends after {read} results, its header announces {announced}")));
-=======
-            return Err(self.lines.error(format!("the file ends after {read} results, its header announces {announced}")));
->>>>>>> views
         }
         Ok(self.pending.take())
     }
 }
 
 /// Adds a `*` or `!` line to the observation under way.
-<<<<<<< HEAD
 fn add_detail(
     to: Option<&mut Observation>,
     header: &Header,
@@ -241,17 +211,6 @@ fn add_detail(
         Some(b'*') => to.full = Some(parse_full(line, header.full.len())?),
         _ if to.notes.len() < MOST_EVENTS => to.notes.push(Note::parse(line)?),
         _ => return Err(format!("more than {MOST_EVENTS} notes in one request")),
-=======
-fn add_detail(to: Option<&mut Observation>, header: &Header, line: &str, in_place: bool) -> Result<(), String> {
-    let (Some(to), true) = (to, in_place) else {
-        return Err("a line that belongs behind an '@' line stands before it".to_owned());
-    };
-    match line.as_bytes().first() {
-        Some(b'*') => to.full = Some(parse_full(line, header.full.len())?),
-        Some(b'!') if to.notes.len() < MOST_EVENTS => to.notes.push(Note::parse(line)?),
-        Some(b'!') => return Err(format!("more than {MOST_EVENTS} notes in one request")),
-        _ => return Err("a line of observations begins with '+', '@', '*' or '!'".to_owned()),
->>>>>>> views
     }
     Ok(())
 }

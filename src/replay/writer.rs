@@ -7,14 +7,9 @@ use std::path::{Path, PathBuf};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::error::{TraceError, TraceResult};
-<<<<<<< HEAD
 use super::header::Header;
 use super::observation::Observation;
 use super::request::Request;
-=======
-use super::format::{Observation, Request};
-use super::header::Header;
->>>>>>> views
 
 /// Text compressed as one frame. Frames follow each other in the file, so that memory stays bounded.
 const FRAME: usize = 4 << 20;
@@ -37,12 +32,8 @@ impl TraceWriter {
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path, header: &Header) -> TraceResult<Self> {
-<<<<<<< HEAD
         let file =
             File::create(path).map_err(|e| TraceError::new(path, 0, format!("cannot be created: {e}")))?;
-=======
-        let file = File::create(path).map_err(|e| TraceError::new(path, 0, format!("cannot be created: {e}")))?;
->>>>>>> views
         let compressed = path.extension().is_some_and(|e| e == "zst");
         let mut buffer = serde_json::to_vec(header).map_err(|e| TraceError::new(path, 1, e))?;
         buffer.push(b'\n');

@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The command line of gpucache. Each command is a module with its `Args` and a `run`.
 
 mod cases;
@@ -39,6 +38,3 @@ fn main() -> ExitCode {
         ExitCode::from(TROUBLE)
     })
 }
-=======
-fn main(){}
->>>>>>> views
