@@ -327,19 +327,16 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "the engine is not there yet"]
     fn allocator_equals_model_as_gpucache(case in case(false, false)) {
         check(case, false, true);
     }
 
     #[test]
-    #[ignore = "the engine is not there yet"]
     fn allocator_equals_model_as_pytorch(case in case(true, false)) {
         check(case, true, true);
     }
 
     #[test]
-    #[ignore = "the engine is not there yet"]
     fn allocator_equals_model_with_private_pools(case in case(false, true)) {
         check(case, false, true);
     }

@@ -42,7 +42,6 @@ macro_rules! tables {
         mod allocator_follows {
             $(
                 #[test]
-                #[ignore = "the engine is not there yet"]
                 fn $table() { super::$room::$table(&|total, conf| super::of_allocator(total, conf, true)) }
             )+
         }

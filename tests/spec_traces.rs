@@ -169,7 +169,6 @@ macro_rules! traces {
             use super::*;
             $(
                 #[test]
-                #[ignore = "the engine is not there yet"]
                 fn $name() {
                     for mirror in [true, false] {
                         follow($trace, Real::new(DEVICE_MEMORY, &Conf::default(), mirror));

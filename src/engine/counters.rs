@@ -141,8 +141,10 @@ impl Counters {
     #[inline]
     fn has_surplus(&self, row: usize) -> bool {
         let i = Counter::AllocatedBytes as usize;
-        self.limit[row][i] - self.current[row][i] > self.keep[row][i]
-            || self.limit[ALL][i] - self.current[ALL][i] > self.keep[ALL][i]
+        let lifted = self.limit[ALL][i] == i64::MAX;
+        !lifted
+            && (self.limit[row][i] - self.current[row][i] > self.keep[row][i]
+                || self.limit[ALL][i] - self.current[ALL][i] > self.keep[ALL][i])
     }
 
     #[cold]
