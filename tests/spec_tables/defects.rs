@@ -12,7 +12,6 @@ macro_rules! defects {
         mod of_the_allocator {
             $(
                 #[test]
-                #[ignore = "the engine is not there yet"]
                 fn $defect() { super::$defect(&super::of_allocator) }
             )+
         }
