@@ -1,5 +1,7 @@
 //! Each driver call of the CUDA device fails once: the error arrives, nothing panics, and nothing is left behind.
 //! `.ci/fake-cuda.sh` runs this on the fake driver; elsewhere it is skipped.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 
