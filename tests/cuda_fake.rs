@@ -6,6 +6,7 @@
 mod fake;
 
 use std::ffi::CString;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -53,21 +54,23 @@ fn child_probe() {
     }
 }
 
+/// What the entry points answer in another process with that environment.
+fn probe(variable: &str, value: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_probe", "--nocapture"])
+        .env("GPUCACHE_TEST_PROBE", "1")
+        .env(variable, value)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn unusable_drivers_are_told_apart() {
     if fake().is_none() {
         return;
     }
-    let probe = |variable: &str, value: &str| {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_probe", "--nocapture"])
-            .env("GPUCACHE_TEST_PROBE", "1")
-            .env(variable, value)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     for (variable, value, expected) in [
         ("FAKE_CUDA_INIT", "34", "toolkit's stub library"),
         ("FAKE_CUDA_INIT", "100", "no usable GPU (cuInit: CUDA_ERROR_NO_DEVICE)"),
@@ -82,6 +85,23 @@ fn unusable_drivers_are_told_apart() {
         assert!(text.contains(expected), "{variable}={value}: {text}");
         assert_eq!(text.contains("PROBE false"), variable != "FAKE_CUDA_FAIL", "{variable}={value}: {text}");
     }
+}
+
+/// A toolkit's stub beside the real driver is the usual case: two libraries, each with contexts of its own.
+#[test]
+fn two_driver_libraries_are_noticed() {
+    if fake().is_none() {
+        return;
+    }
+    let library = Path::new(&std::env::var_os("GPUCACHE_FAKE_CUDA_DIR").unwrap()).join("libcuda.so");
+    let dir = std::env::temp_dir().join(format!("gpucache-two-drivers-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::fs::copy(&library, dir.join(name)).unwrap();
+    }
+    let text = probe("LD_LIBRARY_PATH", dir.to_str().unwrap());
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(text.contains("cudarc has loaded another libcuda"), "{text}");
 }
 
 #[test]
