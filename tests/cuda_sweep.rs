@@ -1,13 +1,18 @@
-//! Each driver call of the CUDA device fails once: the error arrives, nothing panics, and nothing is left behind.
+//! Each driver call of the CUDA device, and of the allocator over it, fails once: the error arrives, nothing panics,
+//! the books stay right, and nothing is left behind.
 //! `.ci/fake-cuda.sh` runs this on the fake driver; elsewhere it is skipped.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
 mod fake;
 
+use std::sync::Arc;
+
+use fake::driver::raw;
 use fake::fake;
 use gpucache::device::cuda::CudaDevice;
 use gpucache::device::{Device, DeviceError, DeviceResult, HandleType, Stream};
+use gpucache::{Allocator, Config};
 
 const PAGE: u64 = 2 << 20;
 
@@ -129,4 +134,60 @@ fn a_driver_that_shuts_down_is_recognised() {
     device.free(address).unwrap();
     device.event_destroy(event).unwrap();
     fake.assert_clean();
+}
+
+/// Growing, splitting, a free that waits for another stream, giving back, and growing again.
+fn use_of(allocator: &Allocator, side: Stream) -> gpucache::Result<()> {
+    let small = allocator.alloc(1000)?;
+    let large = allocator.alloc(30 << 20)?;
+    let shared = allocator.alloc(3 << 20)?;
+    shared.record_stream(side);
+    shared.free()?;
+    drop(large);
+    drop(allocator.alloc_on(5 << 20, side)?);
+    allocator.empty_cache()?;
+    drop(small);
+    drop(allocator.alloc(50 << 20)?);
+    allocator.empty_cache()?;
+    Ok(())
+}
+
+fn sweep_allocator(options: &str) {
+    let Some(fake) = fake() else { return };
+    let device = Arc::new(CudaDevice::new(0).unwrap());
+    let side = device.context().new_stream().unwrap();
+    let fresh = || {
+        let device: Arc<dyn Device> = Arc::<CudaDevice>::clone(&device);
+        Allocator::builder().device(device).config(Config::parse(options).unwrap()).build().unwrap()
+    };
+    let before = fake.alive();
+    let start = fake.report().calls;
+    use_of(&fresh(), raw(&side)).unwrap();
+    let calls = fake.report().calls - start;
+    assert_eq!(fake.alive(), before, "without a fault");
+    // Memory is what failed most often in the field, an unknown error is what is least expected.
+    for code in [2, 999] {
+        for nth in 1..=calls {
+            let allocator = fresh();
+            fake.fail("*", nth, code);
+            let outcome = use_of(&allocator, raw(&side));
+            fake.fail("*", 0, 0);
+            let told = format!("{options}: call {nth} of {calls} failed with {code}: {outcome:?}");
+            allocator.verify().unwrap_or_else(|text| panic!("{told}: {text}"));
+            use_of(&allocator, raw(&side)).unwrap_or_else(|error| panic!("{told}: afterwards {error}"));
+            drop(allocator);
+            assert_eq!(fake.alive(), before, "{told}");
+            assert_eq!(fake.violations(), "", "{told}");
+        }
+    }
+}
+
+#[test]
+fn every_call_of_the_allocator_may_fail() {
+    sweep_allocator("");
+}
+
+#[test]
+fn every_call_of_the_expandable_allocator_may_fail() {
+    sweep_allocator("expandable_segments:True");
 }

@@ -7,18 +7,22 @@ use gpucache::cudarc;
 use gpucache::device::cuda::CudaDevice;
 use gpucache::device::{Device, Stream};
 
-use super::{ALONE, Fake, fake};
+use super::{ALONE, Fake, Report, fake};
 
-/// A driver, for one test at a time. On the fake one, misuse fails the test at its end.
+/// A driver, for one test at a time. On the fake one, misuse and leaks fail the test at its end.
 pub struct Driver {
-    fake: Option<Fake>,
+    /// The fake driver, and what was alive when the test began.
+    fake: Option<(Fake, Report)>,
     _alone: Option<MutexGuard<'static, ()>>,
 }
 
 /// The driver and its first device, if there is one; otherwise says why the test is skipped.
 pub fn driver() -> Option<(Driver, CudaDevice)> {
     let driver = if std::env::var_os("GPUCACHE_FAKE_CUDA_DIR").is_some() {
-        Driver { fake: fake(), _alone: None }
+        Driver {
+            fake: fake().map(|fake| (fake.alive(), fake)).map(|(alive, fake)| (fake, alive)),
+            _alone: None,
+        }
     } else {
         Driver { fake: None, _alone: Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)) }
     };
@@ -45,7 +49,7 @@ fn warm_up(device: &CudaDevice) {
 impl Driver {
     /// For tests that misuse the driver on purpose.
     pub fn forgive(&self) {
-        if let Some(fake) = &self.fake {
+        if let Some((fake, _)) = &self.fake {
             fake.clear();
         }
     }
@@ -53,8 +57,9 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if let Some(fake) = self.fake.as_ref().filter(|_| !std::thread::panicking()) {
+        if let Some((fake, before)) = self.fake.as_ref().filter(|_| !std::thread::panicking()) {
             fake.assert_clean();
+            assert_eq!(fake.alive(), *before, "something has leaked");
         }
     }
 }

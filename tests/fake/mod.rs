@@ -113,6 +113,12 @@ impl Fake {
         assert!(known, "no such stream");
     }
 
+    /// Forgets all memory and events, as when the driver has shut down.
+    pub fn forget_memory(&self) {
+        // SAFETY: the function has this signature; the tests no longer use the memory.
+        unsafe { self.library.get::<unsafe extern "C" fn()>(b"fake_cuda_forget_memory").unwrap()() };
+    }
+
     /// Forgets violations and faults.
     pub fn clear(&self) {
         // SAFETY: the function has this signature.
