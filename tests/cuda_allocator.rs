@@ -22,7 +22,7 @@ fn allocator(device: &Arc<CudaDevice>, options: &str) -> Allocator {
 
 /// Two small blocks share a segment, their data survives, and everything goes back.
 fn round_trip(options: &str) {
-    let Some((_driver, device)) = driver() else { return };
+    let Some((driver, device)) = driver() else { return };
     let device = Arc::new(device);
     let before = free_bytes(&device);
     let allocator = allocator(&device, options);
@@ -42,7 +42,7 @@ fn round_trip(options: &str) {
     assert!(allocator.memory_reserved() > 0, "freed memory is kept");
     allocator.empty_cache().unwrap();
     assert_eq!(allocator.memory_reserved(), 0);
-    assert_eq!(free_bytes(&device), before);
+    driver.assert_all_back(&device, before);
     allocator.verify().unwrap();
 }
 
@@ -58,7 +58,7 @@ fn expandable_blocks_hold_their_data_and_go_back() {
 
 #[test]
 fn the_last_owner_may_be_on_any_thread() {
-    let Some((_driver, device)) = driver() else { return };
+    let Some((driver, device)) = driver() else { return };
     let device = Arc::new(device);
     let before = free_bytes(&device);
     for options in ["", "expandable_segments:True"] {
@@ -66,7 +66,7 @@ fn the_last_owner_may_be_on_any_thread() {
         let block = allocator.alloc(3 * MIB).unwrap();
         drop(allocator);
         std::thread::spawn(move || drop(block)).join().unwrap();
-        assert_eq!(free_bytes(&device), before, "{options}");
+        driver.assert_all_back(&device, before);
     }
 }
 

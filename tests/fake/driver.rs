@@ -47,6 +47,13 @@ fn warm_up(device: &CudaDevice) {
 }
 
 impl Driver {
+    /// Checks that all memory is free again. A real driver may keep page tables of mapped memory.
+    pub fn assert_all_back(&self, device: &CudaDevice, before: u64) {
+        let slack = if self.fake.is_some() { 0 } else { 32 << 20 };
+        let now = free_bytes(device);
+        assert!(now.abs_diff(before) <= slack, "{before} bytes were free before, {now} are after");
+    }
+
     /// For tests that misuse the driver on purpose.
     pub fn forgive(&self) {
         if let Some((fake, _)) = &self.fake {
