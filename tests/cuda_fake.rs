@@ -238,3 +238,26 @@ fn kernels_run_in_stream_order() {
     drop(stream);
     fake.assert_clean();
 }
+
+/// Not a test: the other process of [`a_leak_fails_the_process`].
+#[test]
+fn child_leaks() {
+    if std::env::var_os("GPUCACHE_TEST_LEAK").is_some() {
+        CudaDevice::new(0).unwrap().malloc(2 * MIB).unwrap();
+    }
+}
+
+#[test]
+fn a_leak_fails_the_process() {
+    if fake().is_none() {
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_leaks"])
+        .env("GPUCACHE_TEST_LEAK", "1")
+        .env("FAKE_CUDA_STRICT", "1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(86));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("allocations: 1"), "{output:?}");
+}
