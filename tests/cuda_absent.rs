@@ -1,4 +1,5 @@
 //! Without a driver every entry point answers with an error that says so.
+#![allow(clippy::unwrap_used)]
 
 use gpucache::device::cuda::CudaDevice;
 use gpucache::{Error, device_count, device_properties, is_available};

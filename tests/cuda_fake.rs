@@ -1,11 +1,17 @@
-//! The CUDA device over the fake driver. `.ci/fake-cuda.sh` runs these; elsewhere they are skipped.
+//! What only the fake driver can show: each kind of failure, and work that is still pending.
+//! `.ci/fake-cuda.sh` runs these; elsewhere they are skipped.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 
+use std::ffi::CString;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::sys;
+use fake::driver::{copy_out, raw};
 use fake::fake;
 use gpucache::cudarc;
 use gpucache::device::cuda::CudaDevice;
@@ -14,24 +20,6 @@ use gpucache::{Error, device_count, device_properties, is_available};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 1 << 30;
-
-fn raw(stream: &CudaStream) -> Stream {
-    Stream::from_raw(stream.cu_stream() as u64)
-}
-
-fn copy_in(device: &CudaDevice, address: u64, bytes: &[u8]) {
-    device.context().bind_to_thread().unwrap();
-    // SAFETY: the tests give device memory of at least that length.
-    unsafe { cudarc::driver::result::memcpy_htod_sync(address, bytes) }.unwrap();
-}
-
-fn copy_out(device: &CudaDevice, address: u64, length: usize) -> Vec<u8> {
-    device.context().bind_to_thread().unwrap();
-    let mut bytes = vec![0; length];
-    // SAFETY: as above.
-    unsafe { cudarc::driver::result::memcpy_dtoh_sync(&mut bytes, address) }.unwrap();
-    bytes
-}
 
 #[test]
 fn finds_the_devices() {
@@ -66,21 +54,23 @@ fn child_probe() {
     }
 }
 
+/// What the entry points answer in another process with that environment.
+fn probe(variable: &str, value: &str) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_probe", "--nocapture"])
+        .env("GPUCACHE_TEST_PROBE", "1")
+        .env(variable, value)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn unusable_drivers_are_told_apart() {
     if fake().is_none() {
         return;
     }
-    let probe = |variable: &str, value: &str| {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_probe", "--nocapture"])
-            .env("GPUCACHE_TEST_PROBE", "1")
-            .env(variable, value)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     for (variable, value, expected) in [
         ("FAKE_CUDA_INIT", "34", "toolkit's stub library"),
         ("FAKE_CUDA_INIT", "100", "no usable GPU (cuInit: CUDA_ERROR_NO_DEVICE)"),
@@ -97,22 +87,21 @@ fn unusable_drivers_are_told_apart() {
     }
 }
 
+/// A toolkit's stub beside the real driver is the usual case: two libraries, each with contexts of its own.
 #[test]
-fn allocates_and_frees() {
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let before = fake.alive();
-    let a = device.malloc(2 * MIB).unwrap();
-    let b = device.malloc(20 * MIB).unwrap();
-    assert_eq!(device.mem_get_info().unwrap().free, MEMORY - 22 * MIB);
-    assert_eq!(device.address_range(b + 5).unwrap(), (b, 20 * MIB));
-    copy_in(&device, a, b"hello");
-    assert_eq!(copy_out(&device, a, 5), b"hello");
-    device.free(a).unwrap();
-    device.free(b).unwrap();
-    assert_eq!(device.mem_get_info().unwrap().free, device.mem_get_info().unwrap().total);
-    assert_eq!(fake.alive(), before);
-    fake.assert_clean();
+fn two_driver_libraries_are_noticed() {
+    if fake().is_none() {
+        return;
+    }
+    let library = Path::new(&std::env::var_os("GPUCACHE_FAKE_CUDA_DIR").unwrap()).join("libcuda.so");
+    let dir = std::env::temp_dir().join(format!("gpucache-two-drivers-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::fs::copy(&library, dir.join(name)).unwrap();
+    }
+    let text = probe("LD_LIBRARY_PATH", dir.to_str().unwrap());
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(text.contains("cudarc has loaded another libcuda"), "{text}");
 }
 
 #[test]
@@ -181,184 +170,6 @@ fn events_follow_their_stream() {
 }
 
 #[test]
-fn a_capture_survives_the_allocators_calls() {
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let (stream, side) = (device.context().new_stream().unwrap(), device.context().new_stream().unwrap());
-    let memory = device.malloc(2 * MIB).unwrap();
-    let event = device.event_create().unwrap();
-    assert_eq!(device.capture_status(raw(&stream)).unwrap(), None);
-    assert_eq!(device.capture_terminals(raw(&stream)).unwrap(), []);
-
-    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
-    // SAFETY: the memory is that large and outlives the graph.
-    let fill = |stream: &CudaStream| unsafe {
-        cudarc::driver::result::memset_d8_async(memory, 1, 16, stream.cu_stream()).unwrap();
-    };
-    fill(&stream);
-    let first = device.capture_terminals(raw(&stream)).unwrap();
-    fill(&stream);
-    let second = device.capture_terminals(raw(&stream)).unwrap();
-    assert_eq!((first.len(), second.len()), (1, 1));
-    assert_eq!(device.graph_node_dependencies(second[0]).unwrap(), first);
-    assert_eq!(device.graph_node_dependencies(first[0]).unwrap(), []);
-
-    // The same capture, on a stream that was forked into it; none on the default stream.
-    let fork = device.event_create().unwrap();
-    device.event_record(fork, raw(&stream)).unwrap();
-    device.stream_wait_event(raw(&side), fork).unwrap();
-    let id = device.capture_status(raw(&stream)).unwrap();
-    assert!(id.is_some());
-    assert_eq!(device.capture_status(raw(&side)).unwrap(), id);
-    assert_eq!(device.capture_terminals(raw(&side)).unwrap(), second);
-    assert_eq!(device.capture_status(Stream::DEFAULT).unwrap(), None);
-
-    let during = device.malloc(2 * MIB).unwrap();
-    let host = device.host_malloc(4096).unwrap();
-    assert!(device.event_query(event).unwrap());
-    device.host_free(host).unwrap();
-    device.free(during).unwrap();
-
-    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    let graph = stream.end_capture(flags).unwrap();
-    assert!(graph.is_some(), "the capture was spoilt");
-    drop(graph);
-    for event in [event, fork] {
-        device.event_destroy(event).unwrap();
-    }
-    device.free(memory).unwrap();
-    fake.assert_clean();
-}
-
-#[test]
-fn a_spoilt_capture_is_an_error() {
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let stream = device.context().new_stream().unwrap();
-    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
-    // What the allocator must never do: a blocking call in the strict mode.
-    assert!(stream.synchronize().is_err());
-    let error = device.capture_status(raw(&stream)).unwrap_err();
-    assert!(error.to_string().contains("CUDA_ERROR_STREAM_CAPTURE_INVALIDATED (901)"), "{error}");
-    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    assert!(stream.end_capture(flags).is_err());
-    fake.clear();
-}
-
-#[test]
-fn maps_physical_memory() {
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let before = fake.alive();
-    let base = device.address_reserve(8 * MIB).unwrap();
-    let page = device.mem_create(2 * MIB, HandleType::PosixFileDescriptor).unwrap();
-    assert_eq!(device.mem_get_info().unwrap().free, MEMORY - 2 * MIB);
-    device.mem_map(base + 4 * MIB, 2 * MIB, page).unwrap();
-    device.mem_set_access(base + 4 * MIB, 2 * MIB, 0).unwrap();
-    copy_in(&device, base + 4 * MIB, b"page");
-
-    // The handle may go first: the mapping keeps the memory.
-    device.mem_release(page).unwrap();
-    assert_eq!(copy_out(&device, base + 4 * MIB, 4), b"page");
-    device.mem_unmap(base + 4 * MIB, 2 * MIB).unwrap();
-    assert_eq!(device.mem_get_info().unwrap().free, MEMORY);
-    device.address_free(base, 8 * MIB).unwrap();
-    assert_eq!(fake.alive(), before);
-    fake.assert_clean();
-}
-
-#[test]
-fn physical_memory_travels_by_descriptor() {
-    use std::os::fd::AsFd;
-
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let (here, there) = (device.address_reserve(2 * MIB).unwrap(), device.address_reserve(2 * MIB).unwrap());
-    let page = device.mem_create(2 * MIB, HandleType::PosixFileDescriptor).unwrap();
-    let imported = {
-        let fd = device.mem_export_fd(page).unwrap();
-        device.mem_import_fd(fd.as_fd()).unwrap()
-    };
-    for (address, handle) in [(here, page), (there, imported)] {
-        device.mem_map(address, 2 * MIB, handle).unwrap();
-        device.mem_set_access(address, 2 * MIB, 0).unwrap();
-        device.mem_release(handle).unwrap();
-    }
-    copy_in(&device, here, b"shared");
-    assert_eq!(copy_out(&device, there, 6), b"shared");
-    for address in [here, there] {
-        device.mem_unmap(address, 2 * MIB).unwrap();
-        device.address_free(address, 2 * MIB).unwrap();
-    }
-    let private = device.mem_create(2 * MIB, HandleType::None).unwrap();
-    assert!(device.mem_export_fd(private).is_err());
-    assert!(device.mem_export_fabric(private).is_err());
-    device.mem_release(private).unwrap();
-    fake.assert_clean();
-}
-
-/// Not a test: the other process of [`memory_travels_by_handle`].
-#[test]
-fn child_opens() {
-    let Ok(text) = std::env::var("GPUCACHE_TEST_HANDLE") else { return };
-    let mut handle = gpucache::device::IpcHandle([0; 64]);
-    for (byte, pair) in handle.0.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    }
-    let device = CudaDevice::new(0).unwrap();
-    let address = device.ipc_open(&handle).unwrap();
-    assert_eq!(copy_out(&device, address, 6), b"parent");
-    copy_in(&device, address, b"child!");
-    device.ipc_close(address).unwrap();
-    println!("OPENED");
-}
-
-#[test]
-fn memory_travels_by_handle() {
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let address = device.malloc(2 * MIB).unwrap();
-    copy_in(&device, address, b"parent");
-    let handle = device.ipc_export(address).unwrap();
-    assert!(device.ipc_open(&handle).is_err(), "the driver opens no handle of the same process");
-
-    let text: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_opens", "--nocapture"])
-        .env("GPUCACHE_TEST_HANDLE", text)
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("OPENED"), "{output:?}");
-    assert_eq!(copy_out(&device, address, 6), b"child!");
-    device.free(address).unwrap();
-    fake.assert_clean();
-}
-
-#[test]
-fn host_and_managed_memory() {
-    let Some(fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    let before = fake.alive();
-    let host = device.host_malloc(3 * MIB).unwrap();
-    device.host_free(host).unwrap();
-    assert!(device.host_free(host).is_err());
-    fake.clear();
-
-    let own = vec![0_u8; 8192];
-    device.host_register(own.as_ptr() as u64, 8192).unwrap();
-    assert!(device.host_register(own.as_ptr() as u64, 8192).is_err());
-    device.host_unregister(own.as_ptr() as u64).unwrap();
-
-    let managed = device.malloc_managed(2 * MIB).unwrap();
-    copy_in(&device, managed, b"both");
-    // SAFETY: managed memory is the host's as well, and the copy is done.
-    assert_eq!(unsafe { std::slice::from_raw_parts(managed as *const u8, 4) }, b"both");
-    device.free(managed).unwrap();
-    assert_eq!(fake.alive(), before);
-    fake.assert_clean();
-}
-
-#[test]
 fn peers_are_enabled_once() {
     let Some(fake) = fake() else { return };
     let device = CudaDevice::new(0).unwrap();
@@ -377,53 +188,76 @@ fn peers_are_enabled_once() {
     fake.assert_clean();
 }
 
-/// The contexts that cudarc would find current.
-fn current() -> Option<sys::CUcontext> {
-    cudarc::driver::result::ctx::get_current().unwrap()
-}
-
 #[test]
-fn any_thread_will_do() {
+fn the_default_stream_is_not_capturing_while_another_is() {
     let Some(fake) = fake() else { return };
-    let device = Arc::new(CudaDevice::new(0).unwrap());
-    let address = device.malloc(2 * MIB).unwrap();
-    let event = device.event_create().unwrap();
-    let own = device.context().cu_ctx() as usize;
-    std::thread::spawn(move || {
-        assert_eq!(current(), None);
-        device.free(address).unwrap();
-        device.event_destroy(event).unwrap();
-        assert_eq!(current().map(|context| context as usize), Some(own));
-        // The last owner, on a thread that is not the maker's.
-        drop(device);
-    })
-    .join()
-    .unwrap();
+    let device = CudaDevice::new(0).unwrap();
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: `stream` is a place for the answer. Flags of 0 make a stream that the default one waits for.
+    unsafe { sys::cuStreamCreate(&raw mut stream, 0) }.result().unwrap();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the stream is alive.
+    unsafe { cudarc::driver::result::stream::begin_capture(stream, mode) }.unwrap();
+    assert!(device.capture_status(Stream::from_raw(stream as u64)).unwrap().is_some());
+    assert_eq!(device.capture_status(Stream::DEFAULT).unwrap(), None);
+    // SAFETY: as above; the graph is empty and belongs to this test.
+    unsafe {
+        let graph = cudarc::driver::result::stream::end_capture(stream).unwrap();
+        cudarc::driver::result::graph::destroy(graph).unwrap();
+        cudarc::driver::result::stream::destroy(stream).unwrap();
+    }
     fake.assert_clean();
 }
 
 #[test]
-fn a_thread_gets_its_own_context_back() {
+fn kernels_run_in_stream_order() {
     let Some(fake) = fake() else { return };
     let device = CudaDevice::new(0).unwrap();
-    let other = CudaContext::new(1).unwrap();
-    assert_eq!(current(), Some(other.cu_ctx()));
-    let address = device.malloc(2 * MIB).unwrap();
-    device.enable_peer_access(1).unwrap();
-    device.free(address).unwrap();
-    assert_eq!(current(), Some(other.cu_ctx()));
-    assert_eq!(other.mem_get_info().unwrap().0 as u64, MEMORY);
+    let stream = device.context().new_stream().unwrap();
+    let memory = device.malloc(2 * MIB).unwrap();
+    let launch = |name: &str, mut value: u32| {
+        let (mut out, mut count) = (memory, 4_u64);
+        let mut arguments = [(&raw mut out).cast(), (&raw mut value).cast(), (&raw mut count).cast()];
+        // SAFETY: the fake driver takes any image; its kernels take these three arguments.
+        unsafe {
+            let module = cudarc::driver::result::module::load_data(c"any".as_ptr().cast()).unwrap();
+            let kernel =
+                cudarc::driver::result::module::get_function(module, CString::new(name).unwrap()).unwrap();
+            let one = (1, 1, 1);
+            cudarc::driver::result::launch_kernel(kernel, one, one, 0, stream.cu_stream(), &mut arguments)
+                .unwrap();
+        }
+    };
+    fake.hold(raw(&stream).raw(), true);
+    launch("fill_u32", 5);
+    launch("add_u32", 2);
+    assert_eq!(copy_out(&device, memory, 4), [0; 4], "held work has run");
+    device.stream_synchronize(raw(&stream)).unwrap();
+    assert_eq!(copy_out(&device, memory, 16), [7, 0, 0, 0].repeat(4));
+    device.free(memory).unwrap();
+    drop(stream);
     fake.assert_clean();
 }
 
+/// Not a test: the other process of [`a_leak_fails_the_process`].
 #[test]
-fn an_error_of_the_programs_own_is_left_to_it() {
-    let Some(_fake) = fake() else { return };
-    let device = CudaDevice::new(0).unwrap();
-    device
-        .context()
-        .record_err::<()>(Err(cudarc::driver::DriverError(sys::CUresult::CUDA_ERROR_LAUNCH_FAILED)));
-    let address = device.malloc(2 * MIB).unwrap();
-    device.free(address).unwrap();
-    assert!(device.context().check_err().is_err());
+fn child_leaks() {
+    if std::env::var_os("GPUCACHE_TEST_LEAK").is_some() {
+        CudaDevice::new(0).unwrap().malloc(2 * MIB).unwrap();
+    }
+}
+
+#[test]
+fn a_leak_fails_the_process() {
+    if fake().is_none() {
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_leaks"])
+        .env("GPUCACHE_TEST_LEAK", "1")
+        .env("FAKE_CUDA_STRICT", "1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(86));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("allocations: 1"), "{output:?}");
 }

@@ -1,11 +1,18 @@
-//! Each driver call of the CUDA device fails once: the error arrives, nothing panics, and nothing is left behind.
+//! Each driver call of the CUDA device, and of the allocator over it, fails once: the error arrives, nothing panics,
+//! the books stay right, and nothing is left behind.
 //! `.ci/fake-cuda.sh` runs this on the fake driver; elsewhere it is skipped.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 
+use std::sync::Arc;
+
+use fake::driver::raw;
 use fake::fake;
 use gpucache::device::cuda::CudaDevice;
 use gpucache::device::{Device, DeviceError, DeviceResult, HandleType, Stream};
+use gpucache::{Allocator, Config};
 
 const PAGE: u64 = 2 << 20;
 
@@ -127,4 +134,88 @@ fn a_driver_that_shuts_down_is_recognised() {
     device.free(address).unwrap();
     device.event_destroy(event).unwrap();
     fake.assert_clean();
+}
+
+/// Growing, splitting, a free that waits for another stream, giving back, and growing again.
+fn use_of(allocator: &Allocator, side: Stream) -> gpucache::Result<()> {
+    let small = allocator.alloc(1000)?;
+    let large = allocator.alloc(30 << 20)?;
+    let shared = allocator.alloc(3 << 20)?;
+    shared.record_stream(side);
+    shared.free()?;
+    drop(large);
+    drop(allocator.alloc_on(5 << 20, side)?);
+    allocator.empty_cache()?;
+    drop(small);
+    drop(allocator.alloc(50 << 20)?);
+    allocator.empty_cache()?;
+    Ok(())
+}
+
+/// The driver calls behind the allocator, and whether a failing one may lose what it was to release: nothing can be
+/// done about that but go on.
+const CALLS: [(&str, bool); 16] = [
+    ("cuCtxGetCurrent", true),
+    ("cuMemAlloc_v2", false),
+    ("cuMemFree_v2", false),
+    ("cuMemGetInfo_v2", false),
+    ("cuEventCreate", false),
+    ("cuEventRecord", false),
+    ("cuEventQuery", false),
+    ("cuEventSynchronize", false),
+    ("cuEventDestroy_v2", true),
+    ("cuStreamSynchronize", false),
+    ("cuCtxSynchronize", false),
+    ("cuThreadExchangeStreamCaptureMode", false),
+    ("cuMemAddressReserve", false),
+    ("cuMemCreate", false),
+    ("cuMemMap", false),
+    ("cuMemSetAccess", false),
+];
+
+/// Each call of each function fails once, with a lack of memory and with an error that no one expects.
+fn sweep_allocator(options: &str, more: &[(&str, bool)]) {
+    let Some(fake) = fake() else { return };
+    let device = Arc::new(CudaDevice::new(0).unwrap());
+    let side = device.context().new_stream().unwrap();
+    let fresh = || {
+        let device: Arc<dyn Device> = Arc::<CudaDevice>::clone(&device);
+        Allocator::builder().device(device).config(Config::parse(options).unwrap()).build().unwrap()
+    };
+    let before = fake.alive();
+    let mut faults = 0;
+    for (name, may_lose) in CALLS.iter().chain(more) {
+        let start = fake.calls(name);
+        use_of(&fresh(), raw(&side)).unwrap();
+        assert_eq!(fake.alive(), before, "without a fault");
+        let calls = fake.calls(name) - start;
+        for (nth, code) in (1..=calls).flat_map(|nth| [(nth, 2), (nth, 999)]) {
+            faults += 1;
+            let allocator = fresh();
+            fake.fail(name, nth, code);
+            let outcome = use_of(&allocator, raw(&side));
+            fake.fail(name, 0, 0);
+            let told = format!("{options}: {name} number {nth} of {calls} failed with {code}: {outcome:?}");
+            allocator.verify().unwrap_or_else(|text| panic!("{told}: {text}"));
+            use_of(&allocator, raw(&side)).unwrap_or_else(|error| panic!("{told}: afterwards {error}"));
+            drop(allocator);
+            if *may_lose {
+                fake.forget_memory();
+            }
+            assert_eq!(fake.alive(), before, "{told}");
+            assert_eq!(fake.violations(), "", "{told}");
+        }
+    }
+    assert!(faults > 40, "the scenario shrank: {faults} faults");
+}
+
+#[test]
+fn every_call_of_the_allocator_may_fail() {
+    sweep_allocator("", &[]);
+}
+
+#[test]
+fn every_call_of_the_expandable_allocator_may_fail() {
+    let releases = [("cuMemUnmap", true), ("cuMemRelease", true), ("cuMemAddressFree", true)];
+    sweep_allocator("expandable_segments:True", &releases);
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
 use super::ProcessMemory;
@@ -16,7 +18,7 @@ pub(super) fn processes(uuid: &[u8; 16]) -> Option<Vec<ProcessMemory>> {
     let own = std::process::id();
     let device = find(nvml()?, uuid)?;
     let mut found: Vec<ProcessMemory> = Vec::new();
-    for process in device.running_compute_processes().ok()? {
+    for process in listed(&device)? {
         let used = match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
@@ -28,6 +30,18 @@ pub(super) fn processes(uuid: &[u8; 16]) -> Option<Vec<ProcessMemory>> {
         }
     }
     found.iter().any(|process| process.is_self).then_some(found)
+}
+
+/// NVML counts first and lists then; a few processes may start in between.
+fn listed(device: &Device<'_>) -> Option<Vec<ProcessInfo>> {
+    const ATTEMPTS: usize = 3;
+    for _ in 0..ATTEMPTS {
+        match device.running_compute_processes() {
+            Err(NvmlError::InsufficientSize(_)) => {}
+            answer => return answer.ok(),
+        }
+    }
+    None
 }
 
 /// NVML, started once and kept: starting it takes milliseconds.
@@ -56,7 +70,12 @@ fn text_of(prefix: &str, uuid: &[u8; 16]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::text_of;
+    use super::{processes, text_of};
+
+    #[test]
+    fn an_unknown_gpu_has_no_processes() {
+        assert_eq!(processes(&[0; 16]), None);
+    }
 
     #[test]
     fn uuid_text_is_nvidia_smis() {

@@ -48,6 +48,7 @@ impl Drop for Core {
                 let _ = self.release_pool(&mut growth, slot, kind);
             }
         }
+        growth.reservations.free_addresses(&*self.device);
         self.destroy_events();
     }
 }

@@ -141,10 +141,12 @@ impl Counters {
     #[inline]
     fn has_surplus(&self, row: usize) -> bool {
         let i = Counter::AllocatedBytes as usize;
-        let lifted = self.limit[ALL][i] == i64::MAX;
-        !lifted
-            && (self.limit[row][i] - self.current[row][i] > self.keep[row][i]
-                || self.limit[ALL][i] - self.current[ALL][i] > self.keep[ALL][i])
+        // A lifted limit is no credit to give back: the bank settles anew right after.
+        if self.limit[ALL][i] == i64::MAX {
+            return false;
+        }
+        self.limit[row][i] - self.current[row][i] > self.keep[row][i]
+            || self.limit[ALL][i] - self.current[ALL][i] > self.keep[ALL][i]
     }
 
     #[cold]

@@ -7,7 +7,7 @@ use super::shards::Shard;
 use super::shared::Shared;
 use super::{Core, Growth};
 use crate::config::ReserveSize;
-use crate::device::{DeviceError, DeviceResult, HandleType, PhysicalHandle};
+use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle};
 use crate::error::Result;
 use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
@@ -72,6 +72,16 @@ impl Reservations {
         }
         self.all.push(Some(reservation));
         (self.all.len() - 1) as u32
+    }
+
+    /// At the end: gives back address space with nothing mapped, which a refused request may have left.
+    pub(super) fn free_addresses(&mut self, device: &dyn Device) {
+        for reservation in self.all.drain(..).flatten() {
+            if reservation.pages.iter().all(Option::is_none) {
+                // Nobody is left to hear of a failure.
+                let _ = device.address_free(reservation.base, reservation.bytes);
+            }
+        }
     }
 
     /// Live reservations: (base, bytes, page, handles of mapped pages by index).
@@ -297,6 +307,9 @@ impl Core {
                 *choice = HandleChoice::Settled(HandleType::PosixFileDescriptor);
                 self.create_pages_as(HandleType::PosixFileDescriptor, page, count)
             }
+            // Memory ran out before the driver could say anything of the kind. PyTorch settles for fabric, and from
+            // then on every mapping fails where there is none [spec 13.3].
+            Ok(None) if matches!(choice, HandleChoice::Unknown) && !self.mirror_defects() => Ok(None),
             outcome => {
                 *choice = HandleChoice::Settled(kind);
                 outcome

@@ -1,5 +1,7 @@
 //! The fake driver's own functions, for tests that run on it.
-#![allow(dead_code, unreachable_pub)] // each test binary uses its part
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
+
+pub mod driver;
 
 use std::ffi::{CString, c_char};
 use std::path::Path;
@@ -31,6 +33,7 @@ pub struct Fake {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Held by each test for as long as it runs.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// The fake driver if the test runs on it; otherwise says why the test is skipped.
@@ -54,7 +57,7 @@ impl Fake {
         unsafe {
             self.library.get::<unsafe extern "C" fn(*mut Report)>(b"fake_cuda_report").unwrap()(
                 &raw mut report,
-            )
+            );
         };
         report
     }
@@ -108,6 +111,12 @@ impl Fake {
             )
         };
         assert!(known, "no such stream");
+    }
+
+    /// Forgets all memory and events, as when the driver has shut down.
+    pub fn forget_memory(&self) {
+        // SAFETY: the function has this signature; the tests no longer use the memory.
+        unsafe { self.library.get::<unsafe extern "C" fn()>(b"fake_cuda_forget_memory").unwrap()() };
     }
 
     /// Forgets violations and faults.

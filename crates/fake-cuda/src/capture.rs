@@ -46,6 +46,8 @@ pub struct Capture {
     thread: ThreadId,
     origin: u64,
     graph: u64,
+    /// Whether the default stream waits for its origin, as it does for all but non-blocking streams.
+    blocking: bool,
     invalid: bool,
 }
 
@@ -56,6 +58,8 @@ pub struct Joined {
     terminals: Vec<u64>,
 }
 
+/// `CU_STREAM_NON_BLOCKING`
+const NON_BLOCKING: u32 = 1;
 const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
 const ACTIVE: u32 = 1;
@@ -159,18 +163,20 @@ impl Books {
 
     /// Work on the default stream would wait for the capturing ones.
     pub fn prohibit_on_default_stream(&mut self, call: &str) -> Answer {
-        if self.captures.is_empty() {
-            return Ok(());
-        }
-        for capture in self.captures.values_mut() {
+        let mut spoilt = false;
+        for capture in self.captures.values_mut().filter(|capture| capture.blocking) {
             capture.invalid = true;
+            spoilt = true;
+        }
+        if !spoilt {
+            return Ok(());
         }
         self.violation(CAPTURE_IMPLICIT, format!("{call} on the default stream during a capture"))
     }
 
     fn capture_state(&mut self, handle: u64) -> Answer<Option<(u64, u32)>> {
         let key = self.stream("cuStreamGetCaptureInfo", handle)?;
-        if handle <= 1 && !self.captures.is_empty() {
+        if handle <= 1 && self.captures.values().any(|capture| capture.blocking) {
             return Err(CAPTURE_IMPLICIT);
         }
         let id = self.streams[&key].capture;
@@ -229,7 +235,8 @@ driver! {
         }
         let (id, graph) = (books.fresh(), books.fresh());
         let thread = std::thread::current().id();
-        books.captures.insert(id, Capture { mode, thread, origin: key, graph, invalid: false });
+        let blocking = books.streams[&key].flags & NON_BLOCKING == 0;
+        books.captures.insert(id, Capture { mode, thread, origin: key, graph, blocking, invalid: false });
         if let Some(book) = books.streams.get_mut(&key) {
             book.capture = Some(id);
         }

@@ -142,6 +142,21 @@ pub extern "C" fn fake_cuda_clear() {
     });
 }
 
+/// What the end of the real driver does to memory, mappings and events: all are gone. Addresses stay taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_forget_memory() {
+    with_books(|books| {
+        books.regions.clear();
+        books.mappings.clear();
+        books.physical.clear();
+        books.reservations.clear();
+        books.events.clear();
+        for device in &mut books.devices {
+            device.used = 0;
+        }
+    });
+}
+
 /// Has the end of the process checked, if the environment asks for it.
 pub fn watch_exit() {
     if std::env::var_os("FAKE_CUDA_STRICT").is_some() {

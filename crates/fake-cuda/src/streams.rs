@@ -12,7 +12,7 @@ pub struct StreamBook {
     pub context: u64,
     /// Whether it is one of those that every context has.
     pub is_default: bool,
-    flags: c_uint,
+    pub flags: c_uint,
     /// Work that has not run; the last item has number `submitted`.
     queue: VecDeque<Item>,
     submitted: u64,

@@ -46,7 +46,7 @@ fn read<T: Copy>(place: *const T) -> Answer<T> {
 }
 
 fn check_size(bytes: usize) -> Answer {
-    if bytes == 0 || bytes % GRANULARITY != 0 { Err(INVALID_VALUE) } else { Ok(()) }
+    if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) { Err(INVALID_VALUE) } else { Ok(()) }
 }
 
 /// Forgets physical memory that neither a handle nor a mapping keeps.
