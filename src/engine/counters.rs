@@ -213,7 +213,7 @@ impl Bank {
                 let peak = bank.peak[row][i].max(sum);
                 bank.peak[row][i] = peak;
                 bank.spare[row][i] = peak - sum;
-                let keep = (peak / (2 * count)).max(2);
+                let keep = (peak / (2 * count.max(1))).max(2);
                 for shard in shards.iter_mut() {
                     shard.limit[row][i] = shard.current[row][i];
                     shard.keep[row][i] = keep;
