@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut peaks = Vec::new();
     for (name, variant) in VARIANTS {
         println!("\n{name}");
-        let probe = train(&gpu, shape, variant, snapshot.take())?;
+        let probe = train(&gpu, shape, variant, snapshot.take().as_deref())?;
         probe.print();
         peaks.push((name, probe.peak()));
     }
@@ -59,7 +59,7 @@ fn train(
     gpu: &Allocator,
     shape: Shape,
     variant: Variant,
-    snapshot: Option<PathBuf>,
+    snapshot: Option<&Path>,
 ) -> Result<Probe, Box<dyn Error>> {
     if snapshot.is_some() {
         gpu.record_memory_history(Some(HistoryOptions::default()));
@@ -72,7 +72,7 @@ fn train(
         let batch = probe.stage(&name("data"), gpu, || model.load_batch())?;
         for _ in 0..variant.micro_batches {
             let activations = probe.stage(&name("forward"), gpu, || model.forward())?;
-            if let Some(path) = snapshot.as_deref().filter(|_| iteration == 2) {
+            if let Some(path) = snapshot.filter(|_| iteration == 2) {
                 write_snapshot(gpu, path)?;
             }
             probe.stage(&name("backward"), gpu, || model.backward(activations))?;
