@@ -1,6 +1,6 @@
 //! Out of memory with enough memory free: what the error says, and what cures it.
 //!
-//! A device of 12 GiB holds 9 GiB of live buffers; the other 3 GiB lie between them in six pieces of 512 MiB, so
+//! A device of 12 GiB holds 9 GiB of live buffers; 3 GiB lie between them in six pieces of 512 MiB, so
 //! a request of 2 GiB fails. On a larger GPU the allocator is limited to 12 GiB.
 //!
 //! `cargo run --release --example fragmentation`
@@ -14,6 +14,9 @@ use gpucache::{Allocation, Allocator, Error, Result};
 
 const DEVICE: usize = 12 * GIB;
 const REQUEST: usize = 2 * GIB;
+/// Almost 2 GiB, and a multiple of the 20 MiB pages of expandable segments: six fit the device either way.
+const FIRST_PHASE: usize = 2040 * MIB;
+const SECOND_PHASE: usize = FIRST_PHASE - 512 * MIB;
 
 fn main() -> Result<()> {
     let gpu = open_small(DEVICE)?;
@@ -26,11 +29,11 @@ fn main() -> Result<()> {
     cure("expandable_segments:True", "one growing segment: what is free in it is next to each other")
 }
 
-/// Six large buffers, then six smaller ones: each takes a block of 2 GiB and leaves a piece of 512 MiB.
+/// Six large buffers, then six smaller ones: each takes the block of one and leaves 512 MiB of it.
 fn two_phases(gpu: &Allocator) -> Result<Vec<Allocation>> {
-    let first: Vec<Allocation> = (0..6).map(|_| gpu.alloc(2 * GIB)).collect::<Result<_>>()?;
+    let first: Vec<Allocation> = (0..6).map(|_| gpu.alloc(FIRST_PHASE)).collect::<Result<_>>()?;
     drop(first);
-    (0..6).map(|_| gpu.alloc(1536 * MIB)).collect()
+    (0..6).map(|_| gpu.alloc(SECOND_PHASE)).collect()
 }
 
 fn problem(gpu: &Allocator) -> Result<()> {
@@ -77,9 +80,7 @@ fn problem(gpu: &Allocator) -> Result<()> {
 
     live.pop();
     let served = gpu.alloc(REQUEST)?;
-    println!(
-        "\nDropping one live buffer of 1.50 GiB joins it with its 512 MiB neighbour, and the request is served."
-    );
+    println!("\nDropping one live buffer makes its segment free as a whole, and the request is served.");
     drop((served, live));
     gpu.empty_cache()?;
     Ok(())
@@ -112,7 +113,7 @@ fn bar(segment: &SegmentInfo) -> String {
         .iter()
         .map(|block| {
             let mark = if block.state == BlockState::Inactive { "." } else { "#" };
-            mark.repeat((block.size / cell) as usize)
+            mark.repeat(((block.size + cell / 2) / cell) as usize)
         })
         .collect()
 }

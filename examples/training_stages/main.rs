@@ -5,13 +5,23 @@
 //! the second one shows the steady state.
 //!
 //! `cargo run --release --example training_stages`
+//!
+//! With a path as argument it also writes a snapshot of the plain variant, with its history, between the second
+//! forward and backward pass: as JSON if the name ends in `.json`, else as a pickle for PyTorch's viewers
+//! (<https://docs.pytorch.org/memory_viz>).
 
 #[path = "../common/mod.rs"]
 mod common;
 mod transformer;
 
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
 use common::{gib, open};
-use gpucache::{Allocator, Result};
+use gpucache::observe::file::SnapshotFile;
+use gpucache::{Allocator, HistoryOptions, Result};
 use transformer::{Shape, Transformer, Variant};
 
 const PLAIN: Variant = Variant { checkpointing: false, micro_batches: 1, mixed_precision: false };
@@ -24,7 +34,8 @@ const VARIANTS: [(&str, Variant); 5] = [
     ("all three", Variant { checkpointing: true, micro_batches: 4, mixed_precision: true }),
 ];
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut snapshot = std::env::args_os().nth(1).map(PathBuf::from);
     let gpu = open();
     let shape = Shape { layers: 12, hidden: 768, heads: 12, vocabulary: 50_257, sequence: 1024, batch: 8 };
     println!(
@@ -35,7 +46,7 @@ fn main() -> Result<()> {
     let mut peaks = Vec::new();
     for (name, variant) in VARIANTS {
         println!("\n{name}");
-        let probe = train(&gpu, shape, variant)?;
+        let probe = train(&gpu, shape, variant, snapshot.take().as_deref())?;
         probe.print();
         peaks.push((name, probe.peak()));
     }
@@ -43,8 +54,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two iterations. All memory is given back at the end.
-fn train(gpu: &Allocator, shape: Shape, variant: Variant) -> Result<Probe> {
+/// Two iterations. All memory is given back at the end. The snapshot is taken when the most is alive.
+fn train(
+    gpu: &Allocator,
+    shape: Shape,
+    variant: Variant,
+    snapshot: Option<&Path>,
+) -> Result<Probe, Box<dyn Error>> {
+    if snapshot.is_some() {
+        gpu.record_memory_history(Some(HistoryOptions::default()));
+    }
     let mut probe = Probe::default();
     probe.stage("start", gpu, || Ok(()))?;
     let mut model = probe.stage("model", gpu, || Transformer::load(gpu, shape, variant))?;
@@ -53,6 +72,9 @@ fn train(gpu: &Allocator, shape: Shape, variant: Variant) -> Result<Probe> {
         let batch = probe.stage(&name("data"), gpu, || model.load_batch())?;
         for _ in 0..variant.micro_batches {
             let activations = probe.stage(&name("forward"), gpu, || model.forward())?;
+            if let Some(path) = snapshot.filter(|_| iteration == 2) {
+                write_snapshot(gpu, path)?;
+            }
             probe.stage(&name("backward"), gpu, || model.backward(activations))?;
         }
         drop(batch);
@@ -64,7 +86,21 @@ fn train(gpu: &Allocator, shape: Shape, variant: Variant) -> Result<Probe> {
     }
     drop(model);
     gpu.empty_cache()?;
+    gpu.record_memory_history(None);
     Ok(probe)
+}
+
+fn write_snapshot(gpu: &Allocator, path: &Path) -> Result<(), Box<dyn Error>> {
+    let snapshot = SnapshotFile::merge([gpu.memory_snapshot()]);
+    let mut file = BufWriter::new(File::create(path)?);
+    if path.extension().is_some_and(|extension| extension == "json") {
+        snapshot.write_json(&mut file)?;
+    } else {
+        snapshot.write_pickle(&mut file)?;
+    }
+    file.flush()?;
+    println!("  snapshot written to {}", path.display());
+    Ok(())
 }
 
 /// The readings after each stage.
