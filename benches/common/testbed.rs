@@ -105,6 +105,6 @@ impl Testbed {
     }
 }
 
-fn simulated_device(_bytes: u64) -> SimDevice {
-    SimDevice {}
+fn simulated_device(bytes: u64) -> SimDevice {
+    SimDevice::new(bytes)
 }
