@@ -14,11 +14,6 @@ impl Model {
         self.mirror || self.is_expandable(address) || !self.is_split(address)
     }
 
-    /// Idle default memory may be released for a request although some pool is active.
-    pub(crate) fn retries_with_active_pools(&self) -> bool {
-        false
-    }
-
     /// A block that came back during the release serves the request; PyTorch fails with it in the pool.
     pub(crate) fn search_after_release(&mut self, request: &Request) -> Option<u64> {
         if self.mirror { None } else { self.find_free(request) }

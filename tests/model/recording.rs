@@ -70,7 +70,7 @@ pub(crate) fn read(stem: &str) -> Recording {
         match words[0] {
             "+" => steps[at].events.push([1, 2, 3, 4].map(|i| words[i].to_owned())),
             "@" => {
-                steps[at].result = words[1].to_owned();
+                words[1].clone_into(&mut steps[at].result);
                 steps[at].deltas = numbers(&words[2..]);
                 at += 1;
             }
