@@ -26,7 +26,8 @@ impl<'a> Replay<'a> {
     fn new(recording: &'a Recording) -> Self {
         let mut conf = Conf::parse(&recording.conf);
         conf.fraction = recording.fraction.unwrap_or(1.0);
-        let model = Model::with_policy(recording.total_memory, conf, true, AddressPolicy::Scripted);
+        let policy = if recording.stand_in { AddressPolicy::FirstFit } else { AddressPolicy::Scripted };
+        let model = Model::with_policy(recording.total_memory, conf, true, policy);
         Replay { recording, model, allocations: Vec::new(), of_graphs: BTreeMap::new() }
     }
 

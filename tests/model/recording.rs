@@ -21,6 +21,8 @@ pub(crate) struct Step {
 pub(crate) struct Recording {
     pub(crate) case: String,
     pub(crate) conf: String,
+    /// Made by the oracle: its device has the model's capacity and addresses.
+    pub(crate) stand_in: bool,
     pub(crate) total_memory: u64,
     pub(crate) fraction: Option<f64>,
     pub(crate) streams: Vec<u64>,
@@ -82,6 +84,7 @@ pub(crate) fn read(stem: &str) -> Recording {
     Recording {
         case: text(header, "case"),
         conf: text(header, "alloc_conf"),
+        stand_in: header.contains("\"standin\":true"),
         total_memory: raw(header, "total_memory").parse().expect("bytes"),
         fraction: raw(header, "fraction").parse().ok(),
         streams: list(header, "stream_ptrs").iter().map(hex).collect(),
