@@ -25,7 +25,7 @@ struct Replay<'a> {
 impl<'a> Replay<'a> {
     fn new(recording: &'a Recording) -> Self {
         let mut conf = Conf::parse(&recording.conf);
-        conf.fraction = recording.fraction.unwrap_or(1.0);
+        conf.fraction = recording.fraction.unwrap_or(conf.fraction);
         let policy = if recording.stand_in { AddressPolicy::FirstFit } else { AddressPolicy::Scripted };
         let model = Model::with_policy(recording.total_memory, conf, true, policy);
         Replay { recording, model, allocations: Vec::new(), of_graphs: BTreeMap::new() }

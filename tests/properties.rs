@@ -178,7 +178,7 @@ fn check((conf, streams, ops): (&str, usize, Vec<Op>), mirror: bool, with_real: 
 fn config() -> ProptestConfig {
     ProptestConfig {
         // An explicit PROPTEST_CASES wins over this small number.
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48),
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(96),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         max_shrink_iters: 4000,
         ..ProptestConfig::default()
