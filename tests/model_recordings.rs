@@ -5,6 +5,7 @@
 mod model;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use model::device::{AddressPolicy, Script};
 use model::pools::Filter;
@@ -24,8 +25,9 @@ struct Replay<'a> {
 impl<'a> Replay<'a> {
     fn new(recording: &'a Recording) -> Self {
         let mut conf = Conf::parse(&recording.conf);
-        conf.fraction = recording.fraction.unwrap_or(1.0);
-        let model = Model::with_policy(recording.total_memory, conf, true, AddressPolicy::Scripted);
+        conf.fraction = recording.fraction.unwrap_or(conf.fraction);
+        let policy = if recording.stand_in { AddressPolicy::FirstFit } else { AddressPolicy::Scripted };
+        let model = Model::with_policy(recording.total_memory, conf, true, policy);
         Replay { recording, model, allocations: Vec::new(), of_graphs: BTreeMap::new() }
     }
 
@@ -183,20 +185,23 @@ fn shown_recorded(recording: &Recording, [code, address, size, stream]: &[String
 
 /// Replays every `stride`-th case of a folder.
 fn check(folder: &str, stride: usize) {
-    let Some(golden) = golden() else { return };
+    if let Some(golden) = golden() {
+        check_folder(&golden.join(folder), stride);
+    }
+}
+
+fn check_folder(folder: &Path, stride: usize) {
     let mut failures = Vec::new();
     let mut passed = 0;
     // Pinned host memory is not the model's business.
-    for stem in
-        cases(&golden.join(folder)).into_iter().filter(|stem| !stem.contains("host_pinned")).step_by(stride)
-    {
+    for stem in cases(folder).into_iter().filter(|stem| !stem.contains("host_pinned")).step_by(stride) {
         let recording = read(&stem);
         match Replay::new(&recording).run() {
             Ok(()) => passed += 1,
             Err(difference) => failures.push(format!("{}: {difference}", recording.case)),
         }
     }
-    println!("{folder}: {passed} recordings agree");
+    println!("{}: {passed} recordings agree", folder.display());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
@@ -210,4 +215,12 @@ fn model_agrees_with_recorded_fuzz() {
     let all = std::env::var("GPUCACHE_RECORDINGS").is_ok_and(|which| which == "all");
     // 10 is prime to the nine configurations of each seed, so every configuration is met.
     check("fuzz", if all { 1 } else { 10 });
+}
+
+/// A folder of one's own: fresh answers of the oracle, see `oracle_requests.rs`.
+#[test]
+fn model_agrees_with_recordings_of_ones_own() {
+    if let Ok(folder) = std::env::var("GPUCACHE_RECORDED") {
+        check_folder(Path::new(&folder), 1);
+    }
 }

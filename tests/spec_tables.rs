@@ -66,6 +66,7 @@ tables! {
     calls::spec_9_2_max_split_size_is_frozen
     expandable::spec_13_1_modes_do_not_share_blocks
     expandable::spec_13_2_reservation_size
+    expandable::spec_13_4_walk_finds_a_block_that_the_search_refuses
     expandable::spec_13_5_growth_of_the_tail
     expandable::spec_13_5_and_13_6_hole_is_unmapped_and_reused
     pools::spec_14_2_begin_twice_is_an_error

@@ -3,20 +3,19 @@
 use super::malloc::Request;
 use super::{Model, PoolId};
 
+/// See [`Model::reuses_rounded_up_segment`].
+const CURES_STICKY_SIZE: bool = false;
+
 impl Model {
     /// [spec 23.5] A segment that was rounded up to `max_split` may serve the request that it was made for.
+    /// gpucache does not do that yet.
     pub(crate) fn reuses_rounded_up_segment(&self, request: &Request, size: u64) -> bool {
-        !self.mirror && size <= request.segment
+        CURES_STICKY_SIZE && !self.mirror && size <= request.segment
     }
 
     /// [spec 23.13, 23.14] Only a whole segment may go back to the driver.
     pub(crate) fn may_release_whole(&self, address: u64) -> bool {
         self.mirror || self.is_expandable(address) || !self.is_split(address)
-    }
-
-    /// Idle default memory may be released for a request although some pool is active.
-    pub(crate) fn retries_with_active_pools(&self) -> bool {
-        false
     }
 
     /// A block that came back during the release serves the request; PyTorch fails with it in the pool.

@@ -1,5 +1,7 @@
 //! malloc [spec 3, 4].
 
+use std::collections::BTreeSet;
+
 use super::expandable::Mapping;
 use super::rules::{Kind, UNLIMITED};
 use super::stats::Array;
@@ -37,14 +39,12 @@ impl Model {
             pool: (self.target_pool(stream), Kind::of(rounded)),
             expandable: self.conf.expandable,
         };
-        match self.obtain(&mut request)? {
-            Some(address) => Ok(self.hand_out(&request, address)),
-            None => {
-                self.stats.num_ooms += 1;
-                self.history.push(Event::Oom { rounded, stream });
-                Err(Failure::OutOfMemory)
-            }
+        if let Some(address) = self.obtain(&mut request)? {
+            return Ok(self.hand_out(&request, address));
         }
+        self.stats.num_ooms += 1;
+        self.history.push(Event::Oom { rounded, stream });
+        Err(Failure::OutOfMemory)
     }
 
     /// The ladder [spec 4.2, steps 3 to 5].
@@ -66,7 +66,7 @@ impl Model {
         {
             return Ok(Some(new));
         }
-        if self.retries_with_active_pools() || self.active.is_empty() {
+        if self.active.is_empty() {
             self.release_all(None);
             if let Some(new) = self.new_segment(request, true) {
                 return Ok(Some(new));
@@ -263,8 +263,8 @@ impl Block {
             mapped,
             allocated: false,
             events: 0,
-            uses: Default::default(),
-            uses_in_pool: Default::default(),
+            uses: BTreeSet::new(),
+            uses_in_pool: BTreeSet::new(),
             gc_base: 0,
         }
     }

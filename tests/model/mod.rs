@@ -13,6 +13,7 @@ pub(crate) mod device;
 pub(crate) mod expandable;
 pub(crate) mod free;
 pub(crate) mod malloc;
+pub(crate) mod ops;
 pub(crate) mod pools;
 pub(crate) mod real;
 pub(crate) mod recording;
@@ -157,7 +158,7 @@ impl Model {
 
     /// [spec 8.1]
     pub(crate) fn set_fraction(&mut self, fraction: f64) {
-        self.allowed = (fraction < 1.0).then(|| (fraction * self.device.total as f64) as u64);
+        self.allowed = (fraction < 1.0).then_some((fraction * self.device.total as f64) as u64);
     }
 
     /// [spec 15.1]

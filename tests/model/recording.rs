@@ -21,6 +21,8 @@ pub(crate) struct Step {
 pub(crate) struct Recording {
     pub(crate) case: String,
     pub(crate) conf: String,
+    /// Made by the oracle: its device has the model's capacity and addresses.
+    pub(crate) stand_in: bool,
     pub(crate) total_memory: u64,
     pub(crate) fraction: Option<f64>,
     pub(crate) streams: Vec<u64>,
@@ -70,7 +72,7 @@ pub(crate) fn read(stem: &str) -> Recording {
         match words[0] {
             "+" => steps[at].events.push([1, 2, 3, 4].map(|i| words[i].to_owned())),
             "@" => {
-                steps[at].result = words[1].to_owned();
+                words[1].clone_into(&mut steps[at].result);
                 steps[at].deltas = numbers(&words[2..]);
                 at += 1;
             }
@@ -82,6 +84,7 @@ pub(crate) fn read(stem: &str) -> Recording {
     Recording {
         case: text(header, "case"),
         conf: text(header, "alloc_conf"),
+        stand_in: header.contains("\"standin\":true"),
         total_memory: raw(header, "total_memory").parse().expect("bytes"),
         fraction: raw(header, "fraction").parse().ok(),
         streams: list(header, "stream_ptrs").iter().map(hex).collect(),

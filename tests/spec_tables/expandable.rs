@@ -30,6 +30,16 @@ pub(crate) fn spec_13_2_reservation_size(make: Make) {
     assert_eq!(sizes, [12_079_595_520; 2]);
 }
 
+/// The search refuses a free block of `max_split` or more; the walk of 13.4 finds it all the same, nothing is mapped.
+pub(crate) fn spec_13_4_walk_finds_a_block_that_the_search_refuses(make: Make) {
+    let mut subject = make(384 * MIB, "max_split_size_mb:64,expandable_segments:True");
+    let base = alloc(&mut *subject, 64 * MIB);
+    subject.free(base).expect("a live address");
+    assert_eq!(alloc(&mut *subject, 4_409_642), base);
+    assert_eq!((reserved(&*subject), get(&*subject, "num_device_alloc")), (80 * MIB, 1));
+    assert_eq!(get(&*subject, "num_alloc_retries"), 0);
+}
+
 pub(crate) fn spec_13_5_growth_of_the_tail(make: Make) {
     let mut subject = make(GIB, "expandable_segments:True");
     let base = alloc(&mut *subject, 3 * MIB);
