@@ -36,6 +36,8 @@ pub(crate) struct Rules {
     pub(crate) large_segment: u64,
     /// Expandable segments are on.
     pub(crate) expandable: bool,
+    /// A request just below `max_split` may not reuse the segment that it made itself [spec 23.5].
+    sticky: bool,
 }
 
 impl Rules {
@@ -47,6 +49,7 @@ impl Rules {
             max_non_split_rounding: config.max_non_split_rounding.unwrap_or(config.large_segment_size),
             large_segment: config.large_segment_size,
             expandable: config.expandable_segments,
+            sticky: config.mirror_defects,
         }
     }
 
@@ -95,10 +98,13 @@ impl Rules {
     }
 
     /// Whether an oversize rule forbids serving `size` from a block of `block` bytes [spec 3.2, steps 4 and 5].
+    ///
+    /// A block no larger than the segment that the request would get is allowed: without that, a size just
+    /// below `max_split` would ask the driver anew each time [spec 3.5, 23.5].
     #[inline]
     pub(crate) fn forbids(&self, size: u64, block: u64) -> bool {
         if size < self.max_split {
-            block >= self.max_split
+            block >= self.max_split && (self.sticky || block > self.segment_size(size))
         } else {
             block >= size.saturating_add(self.max_non_split_rounding)
         }

@@ -48,6 +48,8 @@ enum HandleChoice {
 enum Plan {
     /// Map this many bytes at the start of an unmapped block, which is held.
     Map(BlockId, u64),
+    /// A free block is large enough, although the search's oversize rules refused it. It is held.
+    Take(BlockId),
     /// No run of free and unmapped blocks is long enough.
     Reserve,
 }
@@ -121,6 +123,10 @@ impl ShardState {
                 continue;
             }
             let had = if start == unmapped { 0 } else { self.slab[start].size };
+            if had >= size {
+                self.remove_free(start);
+                return Plan::Take(start);
+            }
             let bytes = (size - had).min(self.slab[unmapped].size);
             self.part_remove_unmapped(unmapped);
             return Plan::Map(unmapped, bytes);
@@ -181,6 +187,7 @@ impl Core {
                         return Ok(Grown::NoAddressSpace);
                     }
                 }
+                Plan::Take(id) => return Ok(Grown::Block(id)),
                 Plan::Map(id, bytes) => {
                     if !self.map_block(growth, shard, id, bytes, request)? {
                         return Ok(Grown::NoMemory);

@@ -3,14 +3,10 @@
 use super::malloc::Request;
 use super::{Model, PoolId};
 
-/// See [`Model::reuses_rounded_up_segment`].
-const CURES_STICKY_SIZE: bool = false;
-
 impl Model {
     /// [spec 23.5] A segment that was rounded up to `max_split` may serve the request that it was made for.
-    /// gpucache does not do that yet.
     pub(crate) fn reuses_rounded_up_segment(&self, request: &Request, size: u64) -> bool {
-        CURES_STICKY_SIZE && !self.mirror && size <= request.segment
+        !self.mirror && size <= request.segment
     }
 
     /// [spec 23.13, 23.14] Only a whole segment may go back to the driver.

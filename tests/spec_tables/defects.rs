@@ -44,7 +44,6 @@ fn spec_23_2_streams_recorded_while_a_pool_is_active(make: MakeEither) {
 }
 
 #[test]
-#[ignore = "not cured yet: see CURES_STICKY_SIZE in the model's deviations"]
 fn spec_23_5_sticky_size_below_max_split() {
     let make = of_allocator;
     for (mirror, calls) in [(true, 5), (false, 1)] {
