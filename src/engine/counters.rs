@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use crate::observe::snapshot::PoolKind;
 use crate::stats::{Stat, StatArray};
 
-/// How many counters there are per pool kind.
-pub(crate) const COUNTERS: usize = 8;
+/// How many statistics there are per pool kind.
+const COUNTERS: usize = 8;
 
-/// What is counted. The order is that of a [`Delta`].
-#[derive(Clone, Copy, Debug)]
+/// What is counted: the statistics that a hit moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Counter {
     Allocation,
@@ -27,8 +27,21 @@ pub(crate) enum Counter {
     OversizeAllocation,
 }
 
-/// A change of all counters by one operation.
-pub(crate) type Delta = [i64; COUNTERS];
+use Counter::{
+    Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes, OversizeAllocation,
+    RequestedBytes,
+};
+
+const EVERY: [Counter; COUNTERS] = [
+    Allocation,
+    AllocatedBytes,
+    Active,
+    ActiveBytes,
+    RequestedBytes,
+    InactiveSplit,
+    InactiveSplitBytes,
+    OversizeAllocation,
+];
 
 /// Row of the counters that sum up both pool kinds.
 const ALL: usize = 2;
@@ -46,16 +59,60 @@ fn row(kind: PoolKind) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NeedCredit;
 
+/// A block and what it does to the split blocks around it [spec 4.6, 5.2].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    /// Block size.
+    pub(crate) bytes: i64,
+    pub(crate) requested: i64,
+    /// Net change of `inactive_split`, and of its bytes.
+    pub(crate) split: i64,
+    pub(crate) split_bytes: i64,
+    /// The block is as large as `max_split_size` or larger.
+    pub(crate) oversize: bool,
+}
+
+/// One pool kind's running values. `Active` is what is allocated plus what is pending, so that the usual case,
+/// nothing pending, moves half as many words.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    allocation: i64,
+    allocated_bytes: i64,
+    requested_bytes: i64,
+    split: i64,
+    split_bytes: i64,
+    pending: i64,
+    pending_bytes: i64,
+    oversize: i64,
+}
+
+impl Row {
+    #[inline]
+    fn get(&self, counter: Counter) -> i64 {
+        match counter {
+            Allocation => self.allocation,
+            AllocatedBytes => self.allocated_bytes,
+            Active => self.allocation + self.pending,
+            ActiveBytes => self.allocated_bytes + self.pending_bytes,
+            RequestedBytes => self.requested_bytes,
+            InactiveSplit => self.split,
+            InactiveSplitBytes => self.split_bytes,
+            OversizeAllocation => self.oversize,
+        }
+    }
+}
+
 /// One shard's counters.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    current: Rows,
-    /// How far `current` may go without asking. While this is the only shard, it is the peak itself.
-    limit: Rows,
-    /// Sums of increases since the last reset.
-    gained: [[i64; COUNTERS]; 2],
+    current: [Row; 2],
+    /// Sums of increases since the last reset. Every hand-out moves `Active` as it moves `Allocation`, so the
+    /// pending fields stay 0 here and the sums of the two are the same.
+    gained: [Row; 2],
     /// `current` at that reset.
-    base: [[i64; COUNTERS]; 2],
+    base: [Row; 2],
+    /// How far a value may go without asking. While this is the only shard, it is the peak itself.
+    limit: Rows,
     /// Unused credit above this goes back to the bank.
     keep: Rows,
     /// Whether this is the device's only shard.
@@ -65,96 +122,181 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn new(sole: bool) -> Self {
         Counters {
-            current: Rows::default(),
-            limit: Rows::default(),
+            current: Default::default(),
             gained: Default::default(),
             base: Default::default(),
+            limit: Rows::default(),
             keep: Rows::default(),
             sole,
         }
     }
 
     pub(crate) fn current(&self, kind: PoolKind, counter: Counter) -> i64 {
-        self.current[row(kind)][counter as usize]
+        self.current[row(kind)].get(counter)
     }
 
-    /// Applies a change, or says that credit is missing and changes nothing.
     #[inline]
-    pub(crate) fn apply(&mut self, kind: PoolKind, delta: &Delta, bank: &Bank) -> Result<(), NeedCredit> {
+    fn value(&self, row: usize, counter: Counter) -> i64 {
+        if row == ALL {
+            self.current[0].get(counter) + self.current[1].get(counter)
+        } else {
+            self.current[row].get(counter)
+        }
+    }
+
+    #[inline]
+    fn room(&self, row: usize, counter: Counter, more: i64) -> bool {
+        self.value(row, counter) + more <= self.limit[row][counter as usize]
+            && self.value(ALL, counter) + more <= self.limit[ALL][counter as usize]
+    }
+
+    #[inline]
+    fn has_pending(&self) -> bool {
+        self.current[0].pending | self.current[1].pending != 0
+    }
+
+    /// A block is handed out. Changes nothing where credit is missing.
+    #[inline]
+    pub(crate) fn hand_out(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
         let row = row(kind);
-        if !self.fits(row, delta) {
-            self.raise(row, delta, bank)?;
+        // With nothing pending, `Active` equals `Allocation`, and its peak is never below the other's.
+        let active = (self.sole && !self.has_pending())
+            || (self.room(row, Active, 1) && self.room(row, ActiveBytes, change.bytes));
+        let fits = active
+            & self.room(row, Allocation, 1)
+            & self.room(row, AllocatedBytes, change.bytes)
+            & self.room(row, RequestedBytes, change.requested)
+            & self.split_fits(row, change);
+        if !fits || change.oversize {
+            let oversize = i64::from(change.oversize);
+            let all = [1, change.bytes, 1, change.bytes, change.requested, change.split, change.split_bytes, oversize];
+            self.raise(row, &all, bank)?;
         }
-        self.add(row, delta);
-        if !self.sole && self.has_surplus(row) {
-            self.give_back(row, bank);
-        }
+        let (current, gained) = (&mut self.current[row], &mut self.gained[row]);
+        current.allocation += 1;
+        current.allocated_bytes += change.bytes;
+        current.requested_bytes += change.requested;
+        current.oversize += i64::from(change.oversize);
+        gained.allocation += 1;
+        gained.allocated_bytes += change.bytes;
+        gained.requested_bytes += change.requested;
+        gained.oversize += i64::from(change.oversize);
+        self.split(row, change);
+        Ok(())
+    }
+
+    /// A client gives a block back, which stays active: nothing grows.
+    pub(crate) fn request_free(&mut self, kind: PoolKind, change: &Change) {
+        let current = &mut self.current[row(kind)];
+        current.allocation -= 1;
+        current.allocated_bytes -= change.bytes;
+        current.oversize -= i64::from(change.oversize);
+        current.pending += 1;
+        current.pending_bytes += change.bytes;
+    }
+
+    /// A pending block becomes free. Changes nothing where credit is missing.
+    pub(crate) fn complete_free(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
+        let row = row(kind);
+        self.make_split_fit(row, change, bank)?;
+        let current = &mut self.current[row];
+        current.pending -= 1;
+        current.pending_bytes -= change.bytes;
+        current.requested_bytes -= change.requested;
+        self.split(row, change);
+        self.return_surplus(row, bank);
+        Ok(())
+    }
+
+    /// Both at once. Changes nothing where credit is missing.
+    #[inline]
+    pub(crate) fn free(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
+        let row = row(kind);
+        self.make_split_fit(row, change, bank)?;
+        let current = &mut self.current[row];
+        current.allocation -= 1;
+        current.allocated_bytes -= change.bytes;
+        current.requested_bytes -= change.requested;
+        current.oversize -= i64::from(change.oversize);
+        self.split(row, change);
+        self.return_surplus(row, bank);
         Ok(())
     }
 
     #[inline]
-    fn fits(&self, row: usize, delta: &Delta) -> bool {
-        let mut over = false;
-        for (i, &d) in delta.iter().enumerate() {
-            over |= d > 0 && self.current[row][i] + d > self.limit[row][i];
-            over |= d > 0 && self.current[ALL][i] + d > self.limit[ALL][i];
-        }
-        !over
+    fn split_fits(&self, row: usize, change: &Change) -> bool {
+        (change.split <= 0 || self.room(row, InactiveSplit, change.split))
+            && (change.split_bytes <= 0 || self.room(row, InactiveSplitBytes, change.split_bytes))
     }
 
     #[inline]
-    fn add(&mut self, row: usize, delta: &Delta) {
-        for (i, &d) in delta.iter().enumerate() {
-            self.current[row][i] += d;
-            self.current[ALL][i] += d;
-            self.gained[row][i] += d.max(0);
-        }
-    }
-
-    #[cold]
-    fn raise(&mut self, row: usize, delta: &Delta, bank: &Bank) -> Result<(), NeedCredit> {
-        if self.sole {
-            for row in [row, ALL] {
-                for (i, &d) in delta.iter().enumerate() {
-                    self.limit[row][i] = self.limit[row][i].max(self.current[row][i] + d);
-                }
-            }
+    fn make_split_fit(&mut self, row: usize, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
+        if self.split_fits(row, change) {
             return Ok(());
         }
-        let mut bank = bank.state.lock();
+        self.raise(row, &[0, 0, 0, 0, 0, change.split, change.split_bytes, 0], bank)
+    }
+
+    #[inline]
+    fn split(&mut self, row: usize, change: &Change) {
+        let (current, gained) = (&mut self.current[row], &mut self.gained[row]);
+        current.split += change.split;
+        current.split_bytes += change.split_bytes;
+        gained.split += change.split.max(0);
+        gained.split_bytes += change.split_bytes.max(0);
+    }
+
+    /// Makes room for `more` of each counter; the values are still those before.
+    #[cold]
+    fn raise(&mut self, row: usize, more: &[i64; COUNTERS], bank: &Bank) -> Result<(), NeedCredit> {
+        let mut bank = if self.sole { None } else { Some(bank.state.lock()) };
         let mut enough = true;
         for row in [row, ALL] {
-            for (i, &d) in delta.iter().enumerate() {
-                let need = self.current[row][i] + d - self.limit[row][i];
-                if d > 0 && need > 0 {
-                    let spare = &mut bank.spare[row][i];
-                    let take = (need + self.keep[row][i] / 2).min(*spare).max(0);
-                    *spare -= take;
-                    self.limit[row][i] += take;
-                    enough &= take >= need;
+            for counter in EVERY {
+                let i = counter as usize;
+                let need = self.value(row, counter) + more[i] - self.limit[row][i];
+                if more[i] <= 0 || need <= 0 {
+                    continue;
                 }
+                let Some(bank) = &mut bank else {
+                    self.limit[row][i] += need;
+                    continue;
+                };
+                let spare = &mut bank.spare[row][i];
+                let take = (need + self.keep[row][i] / 2).min(*spare).max(0);
+                *spare -= take;
+                self.limit[row][i] += take;
+                enough &= take >= need;
             }
         }
         if enough { Ok(()) } else { Err(NeedCredit) }
     }
 
     #[inline]
+    fn return_surplus(&mut self, row: usize, bank: &Bank) {
+        if !self.sole && self.has_surplus(row) {
+            self.give_back(row, bank);
+        }
+    }
+
+    #[inline]
     fn has_surplus(&self, row: usize) -> bool {
-        let i = Counter::AllocatedBytes as usize;
+        let i = AllocatedBytes as usize;
         // A lifted limit is no credit to give back: the bank settles anew right after.
         if self.limit[ALL][i] == i64::MAX {
             return false;
         }
-        self.limit[row][i] - self.current[row][i] > self.keep[row][i]
-            || self.limit[ALL][i] - self.current[ALL][i] > self.keep[ALL][i]
+        self.limit[row][i] - self.value(row, AllocatedBytes) > self.keep[row][i]
+            || self.limit[ALL][i] - self.value(ALL, AllocatedBytes) > self.keep[ALL][i]
     }
 
     #[cold]
     fn give_back(&mut self, row: usize, bank: &Bank) {
         let mut bank = bank.state.lock();
         for row in [row, ALL] {
-            for i in 0..COUNTERS {
-                let surplus = self.limit[row][i] - self.current[row][i] - self.keep[row][i] / 2;
+            for counter in EVERY {
+                let i = counter as usize;
+                let surplus = self.limit[row][i] - self.value(row, counter) - self.keep[row][i] / 2;
                 if surplus > 0 {
                     self.limit[row][i] -= surplus;
                     bank.spare[row][i] += surplus;
@@ -170,11 +312,16 @@ impl Counters {
 
     fn reset_accumulated(&mut self) {
         self.gained = Default::default();
-        self.base = [self.current[0], self.current[1]];
+        self.base = self.current;
     }
 
     fn set_sole(&mut self, sole: bool) {
         self.sole = sole;
+    }
+
+    /// (current, sum of increases, current at the last reset) of one row.
+    fn read(&self, row: usize, counter: Counter) -> (i64, i64, i64) {
+        (self.current[row].get(counter), self.gained[row].get(counter), self.base[row].get(counter))
     }
 }
 
@@ -194,30 +341,9 @@ impl Bank {
     /// Takes the sums, moves the peaks they passed, and calls all credit in. Every shard is locked by the caller.
     pub(crate) fn settle(&self, shards: &mut [&mut Counters]) {
         let mut bank = self.state.lock();
-        let count = shards.len() as i64;
-        if let [only] = shards {
-            for row in 0..3 {
-                for i in 0..COUNTERS {
-                    let known = if only.sole { only.limit[row][i] } else { bank.peak[row][i] };
-                    let known = if known == i64::MAX { bank.peak[row][i] } else { known };
-                    let peak = known.max(only.current[row][i]);
-                    bank.peak[row][i] = peak;
-                    only.limit[row][i] = peak;
-                }
-            }
-            return;
-        }
         for row in 0..3 {
-            for i in 0..COUNTERS {
-                let sum: i64 = shards.iter().map(|s| s.current[row][i]).sum();
-                let peak = bank.peak[row][i].max(sum);
-                bank.peak[row][i] = peak;
-                bank.spare[row][i] = peak - sum;
-                let keep = (peak / (2 * count.max(1))).max(2);
-                for shard in shards.iter_mut() {
-                    shard.limit[row][i] = shard.current[row][i];
-                    shard.keep[row][i] = keep;
-                }
+            for counter in EVERY {
+                settle_one(&mut bank, shards, row, counter);
             }
         }
     }
@@ -234,11 +360,8 @@ impl Bank {
             let mut bank = self.state.lock();
             bank.peak = Rows::default();
             for shard in shards.iter_mut() {
-                shard.limit = shard.current;
-            }
-            for row in 0..3 {
-                for i in 0..COUNTERS {
-                    bank.peak[row][i] = shards.iter().map(|s| s.current[row][i]).sum();
+                for row in 0..3 {
+                    EVERY.iter().for_each(|&c| shard.limit[row][c as usize] = shard.value(row, c));
                 }
             }
         }
@@ -255,21 +378,40 @@ impl Bank {
     /// One counter over all shards.
     pub(crate) fn read(&self, shards: &[&Counters], counter: Counter) -> StatArray {
         let bank = self.state.lock();
-        let i = counter as usize;
         let one = |row: usize| {
             let peak = match shards {
-                [only] if only.sole => only.limit[row][i],
-                _ => bank.peak[row][i],
+                [only] if only.sole => only.limit[row][counter as usize],
+                _ => bank.peak[row][counter as usize],
             };
             let rows = if row == ALL { 0..2 } else { row..row + 1 };
-            let sum = |f: &dyn Fn(&Counters, usize) -> i64| -> i64 {
-                rows.clone().map(|r| shards.iter().map(|s| f(s, r)).sum::<i64>()).sum()
-            };
-            let current = sum(&|s, r| s.current[r][i]);
-            let allocated = sum(&|s, r| s.gained[r][i]);
-            let base = sum(&|s, r| s.base[r][i]);
-            Stat { current, peak, allocated, freed: allocated - (current - base) }
+            let mut stat = Stat { peak, ..Stat::default() };
+            for (current, gained, base) in rows.flat_map(|r| shards.iter().map(move |s| s.read(r, counter))) {
+                stat.current += current;
+                stat.allocated += gained;
+                stat.freed += gained - (current - base);
+            }
+            stat
         };
         StatArray { all: one(ALL), large_pool: one(1), small_pool: one(0) }
+    }
+}
+
+fn settle_one(bank: &mut BankState, shards: &mut [&mut Counters], row: usize, counter: Counter) {
+    let i = counter as usize;
+    if let [only] = shards
+        && only.sole
+    {
+        bank.peak[row][i] = only.limit[row][i].max(only.value(row, counter));
+        only.limit[row][i] = bank.peak[row][i];
+        return;
+    }
+    let sum: i64 = shards.iter().map(|s| s.value(row, counter)).sum();
+    let peak = bank.peak[row][i].max(sum);
+    bank.peak[row][i] = peak;
+    bank.spare[row][i] = peak - sum;
+    let keep = (peak / (2 * shards.len().max(1) as i64)).max(2);
+    for shard in shards.iter_mut() {
+        shard.limit[row][i] = shard.value(row, counter);
+        shard.keep[row][i] = keep;
     }
 }

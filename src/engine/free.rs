@@ -37,14 +37,12 @@ impl Core {
             state.uncached -= 1;
             return Freed::Uncached;
         }
-        state.request_free(id, &self.shared);
-        if state.slab[id].has_uses {
-            return Freed::HasUses;
+        if !state.slab[id].has_uses && state.free_now(id, &self.shared).is_ok() {
+            return Freed::Done;
         }
-        match state.complete_free(id, &self.shared) {
-            Ok(()) => Freed::Done,
-            Err(_) => Freed::NeedsCredit,
-        }
+        let left = if state.slab[id].has_uses { Freed::HasUses } else { Freed::NeedsCredit };
+        state.request_free(id);
+        left
     }
 
     /// The rest of a free, without the shard's lock.

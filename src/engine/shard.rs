@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::counters::{Counter, Counters, Delta, NeedCredit};
+use super::counters::{Change, Counters, NeedCredit};
 use super::shared::Shared;
 use super::trace::Ring;
 use crate::device::Stream;
@@ -178,11 +178,8 @@ impl ShardState {
         let split =
             !no_split && self.rules.should_split(request.kind, request.rounded, remainder, request.expandable);
         let size = if split { request.rounded } else { block.size };
-        let mut delta = hand_out_delta(block, size, split, request.bytes);
-        if size >= self.rules.max_split {
-            delta[Counter::OversizeAllocation as usize] = 1;
-        }
-        self.counters.apply(request.kind, &delta, &shared.bank)?;
+        let change = hand_out_change(block, size, split, request.bytes, size >= self.rules.max_split);
+        self.counters.hand_out(request.kind, &change, &shared.bank)?;
 
         if self.slab[id].state == State::Free {
             self.remove_free(id);
@@ -235,41 +232,56 @@ impl ShardState {
         self.slab.get(id).filter(|b| b.generation == generation && b.state == State::Allocated)
     }
 
-    /// The first half of a free [spec 5.1]: the block is no longer a client's.
+    /// Frees a block that no other stream uses: both halves at once.
     #[inline]
-    pub(crate) fn request_free(&mut self, id: BlockId, shared: &Shared) {
+    pub(crate) fn free_now(&mut self, id: BlockId, shared: &Shared) -> Result<(), NeedCredit> {
+        let (prev, next) = self.free_neighbours(id);
+        let change = self.free_change(id, prev, next);
+        let block = &self.slab[id];
+        let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
+        self.counters.free(kind, &change, &shared.bank)?;
+        self.live -= 1;
+        self.record(TraceAction::FreeRequested, addr, requested, site);
+        self.record(TraceAction::FreeCompleted, addr, requested, site);
+        self.file_freed(id, prev, next, shared);
+        Ok(())
+    }
+
+    /// The first half of a free [spec 5.1]: the block is no longer a client's.
+    pub(crate) fn request_free(&mut self, id: BlockId) {
+        let change = self.free_change(id, None, None);
         let block = &mut self.slab[id];
         block.state = State::Pending;
-        let (kind, addr, size, requested, site) = (block.kind, block.addr, block.size, block.requested, block.site);
-        let mut delta = Delta::default();
-        delta[Counter::Allocation as usize] = -1;
-        delta[Counter::AllocatedBytes as usize] = -(size as i64);
-        if size >= self.rules.max_split {
-            delta[Counter::OversizeAllocation as usize] = -1;
-        }
+        let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
         self.live -= 1;
-        // Nothing grows, so no credit can be missing.
-        let _ = self.counters.apply(kind, &delta, &shared.bank);
+        self.counters.request_free(kind, &change);
         self.record(TraceAction::FreeRequested, addr, requested, site);
     }
 
     /// The second half [spec 5.2]: merges the block with its free neighbours and files it.
-    #[inline]
     pub(crate) fn complete_free(&mut self, id: BlockId, shared: &Shared) -> Result<(), NeedCredit> {
-        let prev = chain::prev_in(&self.slab, id, State::Free);
-        let next = chain::next_in(&self.slab, id, State::Free);
-        let delta = self.complete_delta(id, prev, next);
-        let kind = self.slab[id].kind;
-        self.counters.apply(kind, &delta, &shared.bank)?;
-        let block = &mut self.slab[id];
-        let (addr, requested) = (block.addr, block.requested);
-        let site = block.site.take();
+        let (prev, next) = self.free_neighbours(id);
+        let change = self.free_change(id, prev, next);
+        let block = &self.slab[id];
+        let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
+        self.counters.complete_free(kind, &change, &shared.bank)?;
         self.record(TraceAction::FreeCompleted, addr, requested, site);
+        self.file_freed(id, prev, next, shared);
+        Ok(())
+    }
+
+    #[inline]
+    fn free_neighbours(&self, id: BlockId) -> (Option<BlockId>, Option<BlockId>) {
+        (chain::prev_in(&self.slab, id, State::Free), chain::next_in(&self.slab, id, State::Free))
+    }
+
+    #[inline]
+    fn file_freed(&mut self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>, shared: &Shared) {
+        self.slab[id].site = None;
         if prev.is_some() || next.is_some() {
             self.merge_free(id, prev, next);
         }
         self.insert_free(id, shared);
-        Ok(())
     }
 
     /// Lets a block swallow neighbours that are in the free set.
@@ -284,42 +296,43 @@ impl ShardState {
         }
     }
 
-    fn complete_delta(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Delta {
+    /// What a free does to the statistics [spec 5.2]; the neighbours given are those it merges with.
+    #[inline]
+    fn free_change(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Change {
         let block = &self.slab[id];
-        let mut delta = Delta::default();
-        delta[Counter::Active as usize] = -1;
-        delta[Counter::ActiveBytes as usize] = -(block.size as i64);
-        delta[Counter::RequestedBytes as usize] = -(block.requested as i64);
+        let bytes = block.size as i64;
+        let oversize = block.size >= self.rules.max_split;
+        let requested = block.requested as i64;
         if block.is_expandable() {
-            return delta;
+            return Change { bytes, requested, split: 0, split_bytes: 0, oversize };
         }
-        let absorbed = [prev, next].into_iter().flatten();
-        let (count, bytes) = absorbed.fold((0, 0), |(n, b), id| (n + 1, b + self.slab[id].size as i64));
-        let before = prev.map_or(block.prev, |p| self.slab[p].prev);
-        let after = next.map_or(block.next, |n| self.slab[n].next);
+        let mut absorbed = (0, 0);
+        let (mut before, mut after) = (block.prev, block.next);
+        if let Some(prev) = prev {
+            absorbed = (1, self.slab[prev].size as i64);
+            before = self.slab[prev].prev;
+        }
+        if let Some(next) = next {
+            absorbed = (absorbed.0 + 1, absorbed.1 + self.slab[next].size as i64);
+            after = self.slab[next].next;
+        }
         let stays_split = !before.is_none() || !after.is_none();
-        delta[Counter::InactiveSplit as usize] = i64::from(stays_split) - count;
         // Absorbed bytes were counted already: what is left is the block itself, or everything goes.
-        delta[Counter::InactiveSplitBytes as usize] = if stays_split { block.size as i64 } else { -bytes };
-        delta
+        let split_bytes = if stays_split { bytes } else { -absorbed.1 };
+        Change { bytes, requested, split: i64::from(stays_split) - absorbed.0, split_bytes, oversize }
     }
 }
 
 /// The table of [spec 4.6].
 #[inline]
-fn hand_out_delta(block: &Block, size: u64, split: bool, requested: u64) -> Delta {
+fn hand_out_change(block: &Block, size: u64, split: bool, requested: u64, oversize: bool) -> Change {
     let bytes = size as i64;
-    let mut delta: Delta = [1, bytes, 1, bytes, requested as i64, 0, 0, 0];
-    if block.is_expandable() {
-        return delta;
-    }
     let (count, inactive) = match (split, block.is_split()) {
+        _ if block.is_expandable() => (0, 0),
         (true, true) => (0, -bytes),
         (true, false) => (1, block.size as i64 - bytes),
         (false, true) => (-1, -bytes),
         (false, false) => (0, 0),
     };
-    delta[Counter::InactiveSplit as usize] = count;
-    delta[Counter::InactiveSplitBytes as usize] = inactive;
-    delta
+    Change { bytes, requested: requested as i64, split: count, split_bytes: inactive, oversize }
 }
