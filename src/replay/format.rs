@@ -427,10 +427,34 @@ mod tests {
     #[test]
     fn every_request_reads_back_as_written() {
         let lines = [
-            "a 3145728 0", "f 1", "x 12", "r 2 1", "b 1", "s", "e", "F 0.25", "p", "P", "i -1", "D 3", "C 4",
-            "c max_split_size_mb:20,garbage_collection_threshold:0.6", "pool+ 0", "pool+ 1 use_on_oom",
-            "pool+ 2 no_split", "pool+ 2 use_on_oom no_split", "pool- 0", "pooldel 0", "graph+ 0 1", "graph- 0",
-            "graphdel 0", "ha 4096", "hf 2", "hempty", "hp", "hP",
+            "a 3145728 0",
+            "f 1",
+            "x 12",
+            "r 2 1",
+            "b 1",
+            "s",
+            "e",
+            "F 0.25",
+            "p",
+            "P",
+            "i -1",
+            "D 3",
+            "C 4",
+            "c max_split_size_mb:20,garbage_collection_threshold:0.6",
+            "pool+ 0",
+            "pool+ 1 use_on_oom",
+            "pool+ 2 no_split",
+            "pool+ 2 use_on_oom no_split",
+            "pool- 0",
+            "pooldel 0",
+            "graph+ 0 1",
+            "graph- 0",
+            "graphdel 0",
+            "ha 4096",
+            "hf 2",
+            "hempty",
+            "hp",
+            "hP",
         ];
         for line in lines {
             assert_eq!(Request::parse(line).unwrap().to_string(), line);
@@ -466,9 +490,12 @@ mod tests {
 
     #[test]
     fn results_with_and_without_columns() {
-        for (text, outcome) in
-            [("-", Outcome::None), ("0", Outcome::Address(0)), ("oom", Outcome::OutOfMemory), ("err", Outcome::Error)]
-        {
+        for (text, outcome) in [
+            ("-", Outcome::None),
+            ("0", Outcome::Address(0)),
+            ("oom", Outcome::OutOfMemory),
+            ("err", Outcome::Error),
+        ] {
             assert_eq!(parse_result(&format!("@ {text}")).unwrap(), (outcome, None));
             assert_eq!(outcome.to_string(), text);
         }
