@@ -1,6 +1,6 @@
 //! The simulated GPU of a replay: recorded addresses, and streams that are busy when the recording's were.
 
-use crate::device::sim::{AddressPolicy, SimDevice};
+use crate::device::sim::{AddressPolicy, CallKind, Fault, SimDevice};
 use crate::device::{Device, Stream};
 use crate::observe::history::TraceAction;
 
@@ -30,7 +30,14 @@ impl RecordedGpu {
 
     /// Prepares the addresses that the next request will get: those of its `sa` events in order, and the base of
     /// a new reservation, which the first `sm` would be.
-    pub(crate) fn expect(&self, events: &[TraceEvent]) {
+    ///
+    /// `capped`: a memory limit is set, which alone explains why a request released memory or failed. Without one
+    /// it was the driver that refused, for reasons outside the recording.
+    pub(crate) fn expect(&self, events: &[TraceEvent], capped: bool) {
+        let refused = |e: &TraceEvent| matches!(e.action, TraceAction::SegmentFree | TraceAction::Oom);
+        if !capped && events.iter().any(refused) {
+            self.device.fail_next(CallKind::Malloc, Fault::OutOfMemory);
+        }
         for event in events.iter().filter(|e| e.action == TraceAction::SegmentAlloc) {
             self.device.push_address(event.address);
         }
@@ -39,8 +46,10 @@ impl RecordedGpu {
         }
     }
 
-    /// Drops the base that was prepared but not used, because the request mapped in an older reservation.
-    pub(crate) fn forget_reservation(&self) {
+    /// Drops what was prepared but not used: a refusal (an `sf` of `empty_cache`), or a base where the request
+    /// mapped in an older reservation.
+    pub(crate) fn forget(&self) {
+        self.device.clear_faults();
         while self.device.script_remaining().1 > 0 {
             // Reserving takes the entry, whether the range is free or not.
             if let Ok(address) = self.device.address_reserve(PAGE) {

@@ -1,4 +1,4 @@
-//! The pinned host memory of a replay.
+//! The pinned host memory of a replay. The place to connect gpucache's own, once it is there.
 
 use super::request::Request;
 use crate::error::{Error, Result};
@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub(crate) struct HostSide {}
 
+#[expect(clippy::unused_self, reason = "there is no pinned memory to keep yet")]
 impl HostSide {
     /// Plays one of the five requests.
     pub(crate) fn play(&mut self, request: &Request) -> Result<()> {

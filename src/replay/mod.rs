@@ -28,6 +28,6 @@ pub use header::{EventSet, FORMAT, Header, VERSION};
 pub use observation::{COLUMNS, Note, Observation, Outcome, TraceEvent};
 pub use reader::{ObservationReader, RequestReader};
 pub use request::Request;
-pub use timing::{PassReport, PlayError, ReplayReport, SteadyReport, Workload};
+pub use timing::{PassReport, PeakReport, PlayError, ReplayReport, SteadyReport, Workload};
 pub use verify::{Divergence, verify_case};
 pub use writer::TraceWriter;

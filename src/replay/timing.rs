@@ -10,12 +10,13 @@ use serde::Serialize;
 use super::error::TraceResult;
 use super::gpu::{StreamControl, deferred_stream};
 use super::header::Header;
-use super::reader::RequestReader;
+use super::reader::{ObservationReader, RequestReader};
 use super::request::Request;
 use crate::Allocator;
 use crate::device::Stream;
 use crate::device::sim::SimDevice;
 use crate::error::Error;
+use crate::observe::history::TraceAction;
 use crate::stats::MemoryStats;
 
 /// One step, decoded beforehand: a replay should time the allocator, not the reader. `slot` is the number of an
@@ -60,7 +61,19 @@ pub struct ReplayReport {
     pub requests: u64,
     /// Requests of other kinds, left out.
     pub skipped: u64,
-    /// Highest `allocated_bytes.all` of all passes.
+    /// Peaks of the first pass.
+    #[serde(flatten)]
+    pub peaks: PeakReport,
+    /// The first pass, which fills an empty cache.
+    pub first_pass: PassReport,
+    /// The passes after it; `None` if there was only one.
+    pub steady_state: Option<SteadyReport>,
+}
+
+/// How much memory was needed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PeakReport {
+    /// Highest `allocated_bytes.all`.
     pub peak_allocated_bytes: i64,
     /// Highest `active_bytes.all`.
     pub peak_active_bytes: i64,
@@ -68,10 +81,18 @@ pub struct ReplayReport {
     pub peak_reserved_bytes: i64,
     /// Peak active bytes / peak reserved bytes; 1 where nothing was reserved.
     pub utilisation: f64,
-    /// The first pass, which fills an empty cache.
-    pub first_pass: PassReport,
-    /// The passes after it; `None` if there was only one.
-    pub steady_state: Option<SteadyReport>,
+}
+
+impl PeakReport {
+    fn new(stats: &MemoryStats) -> Self {
+        let (active, reserved) = (stats.active_bytes.all.peak, stats.reserved_bytes.all.peak);
+        PeakReport {
+            peak_allocated_bytes: stats.allocated_bytes.all.peak,
+            peak_active_bytes: active,
+            peak_reserved_bytes: reserved,
+            utilisation: if reserved == 0 { 1.0 } else { active as f64 / reserved as f64 },
+        }
+    }
 }
 
 /// One pass.
@@ -94,6 +115,9 @@ pub struct PassReport {
 pub struct SteadyReport {
     /// How many.
     pub passes: u64,
+    /// Their peaks, with what earlier passes left in the cache.
+    #[serde(flatten)]
+    pub peaks: PeakReport,
     /// Median time per request in nanoseconds.
     pub median_ns_per_request: u64,
     /// Shortest time per request in nanoseconds.
@@ -122,6 +146,19 @@ impl Workload {
         Ok(work)
     }
 
+    /// The addresses of all driver allocations in a recording's `.obs` file, in order.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn driver_addresses(obs: &Path) -> TraceResult<Vec<u64>> {
+        let mut addresses = Vec::new();
+        for observation in ObservationReader::open(obs)? {
+            let events = observation?.events.into_iter();
+            addresses.extend(events.filter(|e| e.action == TraceAction::SegmentAlloc).map(|e| e.address));
+        }
+        Ok(addresses)
+    }
+
     fn add(&mut self, request: &Request) {
         let slot = |back: u64| (self.allocations as u64 - back) as u32;
         let op = match *request {
@@ -132,6 +169,7 @@ impl Workload {
             Request::Free { back } | Request::FreeIfLive { back } => Op::Free { slot: slot(back) },
             Request::DeferredFree { back } => Op::DeferredFree { slot: slot(back) },
             Request::Complete { back } => Op::Complete { slot: slot(back) },
+            Request::Iteration(_) => return,
             _ => {
                 self.skipped += 1;
                 return;
@@ -150,13 +188,19 @@ impl Workload {
         self.ops.is_empty()
     }
 
+    /// Whether the allocations and frees are all that the program asked for. Then an allocator that behaves like
+    /// the recorded one asks the driver for the same segments in the same order.
+    pub fn is_whole(&self) -> bool {
+        self.skipped == 0
+    }
+
     /// Header of the recording.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
     /// Plays the workload `passes` times (at least once). Between passes everything still allocated is freed,
-    /// untimed. `simulated` is the allocator's device, if it is a simulated one.
+    /// untimed; between the first and the others the peaks are reset. `simulated` is the allocator's device, if it is a simulated one.
     ///
     /// # Errors
     /// The allocator failed for another reason than memory.
@@ -171,6 +215,7 @@ impl Workload {
         let before = allocator.memory_stats();
         let first_time = pass.run()?;
         let first = allocator.memory_stats();
+        allocator.reset_peak_memory_stats();
         let mut times = Vec::new();
         for _ in 1..passes {
             times.push(pass.run()?);
@@ -190,21 +235,18 @@ impl Workload {
         times.sort_unstable();
         let steady_state = times.first().map(|shortest| SteadyReport {
             passes: times.len() as u64,
+            peaks: PeakReport::new(last),
             median_ns_per_request: per_request(times[times.len() / 2]),
             min_ns_per_request: per_request(*shortest),
             driver_calls_per_pass: driver_calls(first, last) as f64 / times.len() as f64,
             retries: last.num_alloc_retries - first.num_alloc_retries,
             out_of_memory_events: last.num_ooms - first.num_ooms,
         });
-        let (active, reserved) = (last.active_bytes.all.peak, last.reserved_bytes.all.peak);
         ReplayReport {
             case: self.header.case.clone(),
             requests: self.ops.len() as u64,
             skipped: self.skipped,
-            peak_allocated_bytes: last.allocated_bytes.all.peak,
-            peak_active_bytes: active,
-            peak_reserved_bytes: reserved,
-            utilisation: if reserved == 0 { 1.0 } else { active as f64 / reserved as f64 },
+            peaks: PeakReport::new(first),
             first_pass: PassReport {
                 total_ns: first_time.as_nanos() as u64,
                 ns_per_request: per_request(first_time),

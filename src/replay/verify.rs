@@ -82,9 +82,10 @@ fn verify(req: &Path, obs: &Path, progress: &AtomicU64) -> Result<u64, Divergenc
     for request in &requests {
         let observed = observations.next().ok_or_else(|| here(&"the observations end early"))?;
         let observed = observed.map_err(|e| here(&e))?;
-        gpu.expect(&observed.events);
+        let capped = player.allocator().get_per_process_memory_fraction() < 1.0;
+        gpu.expect(&observed.events, capped);
         let played = player.play(request, Some(&observed));
-        gpu.forget_reservation();
+        gpu.forget();
         let number = progress.load(Ordering::Relaxed);
         context.add(number, request, &played);
         if let Err(reason) = comparison.check(&player, request, &played, &observed) {

@@ -50,16 +50,21 @@ fn search(folder: &Path, found: &mut BTreeMap<PathBuf, Case>) -> io::Result<()> 
 }
 
 fn add(path: &Path, found: &mut BTreeMap<PathBuf, Case>) -> bool {
-    let Some((name, _, ending)) = parts(path) else { return false };
+    let Some(case) = of_file(path) else { return false };
+    found.insert(path.with_file_name(&case.name), case);
+    true
+}
+
+/// The recording that a file is a part of, by its name.
+pub(crate) fn of_file(path: &Path) -> Option<Case> {
+    let (name, _, ending) = parts(path)?;
     let sibling = |part: &str| {
         let same = path.with_file_name(format!("{name}.{part}{ending}"));
         let other =
             path.with_file_name(format!("{name}.{part}{}", if ending.is_empty() { ".zst" } else { "" }));
         if !same.exists() && other.exists() { other } else { same }
     };
-    let case = Case { name: name.to_owned(), req: sibling("req"), obs: sibling("obs") };
-    found.insert(path.with_file_name(name), case);
-    true
+    Some(Case { name: name.to_owned(), req: sibling("req"), obs: sibling("obs") })
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use gpucache::device::Device;
 use gpucache::device::sim::{AddressPolicy, SimDevice};
-use gpucache::replay::{Header, ReplayReport, Workload};
+use gpucache::replay::{Header, ReplayReport, TraceResult, Workload};
 use gpucache::{Allocator, Config, units};
 
-use crate::CommandResult;
+use crate::{CommandResult, cases};
 
 /// Play the allocations and frees of a recording: time, driver calls, peaks, utilisation
 ///
-/// Without --config and --capacity the recording's own configuration and memory limit apply.
+/// Without --config and --capacity the recording's own configuration and memory limit apply, and on a simulated GPU
+/// the recorded addresses of segments, if the recording's other file lies beside it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The recording's NAME.req or NAME.req.zst
@@ -53,6 +54,11 @@ fn parse_target(text: &str) -> Result<Target, String> {
 pub(crate) fn run(args: &Args) -> CommandResult {
     let work = Workload::read(&args.file)?;
     let (device, simulated) = open_device(args, work.header())?;
+    if let Some(gpu) = &simulated {
+        for address in recorded_addresses(args, &work)? {
+            gpu.push_address(address);
+        }
+    }
     let allocator = allocator(args, work.header(), device)?;
     let report = work.play(&allocator, simulated.as_ref(), args.repeat)?;
     if args.json {
@@ -75,6 +81,18 @@ fn open_device(args: &Args, header: &Header) -> gpucache::Result<OpenDevice> {
             let gpu = builder.build();
             Ok((Arc::new(gpu.clone()), Some(gpu)))
         }
+    }
+}
+
+/// Where the recorded driver placed segments, if the replay will ask for the same ones. Of equally large free blocks
+/// the one at the lowest address is taken, so that peaks depend a little on the driver's choice.
+fn recorded_addresses(args: &Args, work: &Workload) -> TraceResult<Vec<u64>> {
+    let obs = cases::of_file(&args.file).map(|case| case.obs).filter(|obs| obs.exists());
+    match obs {
+        Some(obs) if work.is_whole() && args.config.is_none() && args.capacity.is_none() => {
+            Workload::driver_addresses(&obs)
+        }
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -101,13 +119,13 @@ fn print(report: &ReplayReport) {
         report.case, report.requests, report.skipped
     );
     for (what, bytes) in [
-        ("peak allocated", report.peak_allocated_bytes),
-        ("peak active", report.peak_active_bytes),
-        ("peak reserved", report.peak_reserved_bytes),
+        ("peak allocated", report.peaks.peak_allocated_bytes),
+        ("peak active", report.peaks.peak_active_bytes),
+        ("peak reserved", report.peaks.peak_reserved_bytes),
     ] {
         println!("{what:<16} {bytes:>16} bytes  {:>12}", units::format_size(bytes.unsigned_abs()));
     }
-    println!("{:<16} {:>16.4} (peak active / peak reserved)", "utilisation", report.utilisation);
+    println!("{:<16} {:>16.4} (peak active / peak reserved)", "utilisation", report.peaks.utilisation);
     println!(
         "{:<16} {:>16} ns per request, {} driver calls, {} retries, {} out of memory",
         "first pass", first.ns_per_request, first.driver_calls, first.retries, first.out_of_memory_events
@@ -115,14 +133,15 @@ fn print(report: &ReplayReport) {
     if let Some(steady) = &report.steady_state {
         println!(
             "{:<16} {:>16} ns per request (median of {}; shortest {}), {:.1} driver calls per pass, {} retries, \
-             {} out of memory",
+             {} out of memory, utilisation {:.4}",
             "steady state",
             steady.median_ns_per_request,
             steady.passes,
             steady.min_ns_per_request,
             steady.driver_calls_per_pass,
             steady.retries,
-            steady.out_of_memory_events
+            steady.out_of_memory_events,
+            steady.peaks.utilisation
         );
     }
 }
