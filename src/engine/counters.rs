@@ -358,7 +358,7 @@ impl Bank {
     pub(crate) fn reset_peak(&self, shards: &mut [&mut Counters]) {
         {
             let mut bank = self.state.lock();
-            bank.peak = Rows::default();
+            bank.peak = [[i64::MIN; COUNTERS]; 3];
             for shard in shards.iter_mut() {
                 for row in 0..3 {
                     EVERY.iter().for_each(|&c| shard.limit[row][c as usize] = shard.value(row, c));
