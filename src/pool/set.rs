@@ -14,6 +14,9 @@ const LARGE_HEIGHT: u32 = 3;
 /// apart from both: the search rules treat the three differently [spec 3.2 step 3].
 #[derive(Debug)]
 pub(crate) struct FreeSet {
+    /// The ordinary block that was filed last, kept out of the index: in the commonest pattern (a block freed,
+    /// then one of its size asked for) it comes and goes without any search structure being touched.
+    front: BlockId,
     ordinary: FreeIndex,
     expandable: FreeIndex,
     /// Sorted by (size, address). A handful at most: one per hole in a reservation.
@@ -33,6 +36,7 @@ impl FreeSet {
 
     fn new(height: u32) -> Self {
         FreeSet {
+            front: BlockId::NONE,
             ordinary: FreeIndex::new(height),
             expandable: FreeIndex::new(1),
             tails: Vec::new(),
@@ -45,7 +49,10 @@ impl FreeSet {
     pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
         slab[id].state = State::Free;
         if !slab[id].is_expandable() {
-            return self.ordinary.insert(slab, id);
+            if let Some(displaced) = std::mem::replace(&mut self.front, id).some() {
+                self.ordinary.insert(slab, displaced);
+            }
+            return;
         }
         if chain::next_in(slab, id, State::Unmapped).is_none() {
             return self.expandable.insert(slab, id);
@@ -61,7 +68,9 @@ impl FreeSet {
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
         slab[id].state = State::Held;
-        if !slab[id].is_expandable() {
+        if self.front == id {
+            self.front = BlockId::NONE;
+        } else if !slab[id].is_expandable() {
             self.ordinary.remove(slab, id);
         } else if slab[id].is_tail {
             slab[id].is_tail = false;
@@ -75,11 +84,16 @@ impl FreeSet {
     /// potential [spec 3.2 steps 2 and 3]. It stays in the set.
     #[inline]
     pub(crate) fn candidate(&self, slab: &Slab, size: u64, expandable: bool) -> Option<BlockId> {
-        let ordinary = self.ordinary.best_fit(size);
+        let key = |id: BlockId| (slab[id].size, slab[id].addr);
+        let mut ordinary = self.ordinary.best_fit(size);
+        if let Some(front) = self.front.some().filter(|&f| slab[f].size >= size)
+            && ordinary.is_none_or(|other| key(front) < key(other))
+        {
+            ordinary = Some(front);
+        }
         if !expandable {
             return ordinary;
         }
-        let key = |id: BlockId| (slab[id].size, slab[id].addr);
         let whole = match (ordinary, self.expandable.best_fit(size)) {
             (Some(a), Some(b)) => Some(if key(a) < key(b) { a } else { b }),
             (a, b) => a.or(b),
