@@ -160,7 +160,7 @@ impl Allocation {
             .shard()
             .is_none_or(|s| {
                 allocation.block.is_none()
-                    || s.state.lock().live_block(allocation.block, allocation.generation).is_some()
+                    || s.lock().live_block(allocation.block, allocation.generation).is_some()
             });
         if live {
             return Ok(allocation);
@@ -180,7 +180,7 @@ impl Allocation {
     #[inline]
     fn give_back(&self) -> Result<()> {
         let Some((core, shard)) = self.home() else { return Ok(()) };
-        let mut state = shard.state.lock();
+        let mut state = shard.lock_hot();
         let freed = core.free_locked(&mut state, self.block);
         let last = state.closing && state.is_done();
         if matches!(freed, Freed::Done) && !last {

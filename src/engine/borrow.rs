@@ -19,7 +19,7 @@ impl Core {
         let ordered = self.order(&lender, shard);
         let home = if ordered.is_ok() { shard } else { &lender };
         {
-            let mut state = home.state.lock();
+            let mut state = home.lock();
             let id = state.slab.insert(segment);
             state.insert_free(id, &self.shared);
         }
@@ -45,7 +45,7 @@ impl Core {
             if other.stream == shard.stream {
                 continue;
             }
-            let state = other.state.lock();
+            let state = other.lock();
             let free = state.free_blocks(request.pool, request.kind);
             let fits = free.into_iter().find(|(_, b)| {
                 b.size >= request.rounded
@@ -67,7 +67,7 @@ impl Core {
 
 /// Takes a whole idle segment out of its shard, unless it was taken meanwhile.
 fn take_segment(lender: &Shard, request: &Request, addr: u64, size: u64) -> Option<Block> {
-    let mut state = lender.state.lock();
+    let mut state = lender.lock();
     let same = |b: &Block| b.addr == addr && b.size == size && b.state == State::Free && !b.is_split();
     let id = state.free_blocks(request.pool, request.kind).into_iter().find(|(_, b)| same(b))?.0;
     state.remove_free(id);

@@ -223,6 +223,30 @@ impl Counters {
         Ok(())
     }
 
+    /// [`free`](Counters::free) for a block whose hand-out is the last thing that happened: every value goes back
+    /// to where it was before, so no credit can be missing.
+    pub(crate) fn free_unchecked(&mut self, kind: PoolKind, change: &Change) {
+        let current = &mut self.current[row(kind)];
+        current.allocation -= 1;
+        current.allocated_bytes -= change.bytes;
+        current.requested_bytes -= change.requested;
+        current.oversize -= i64::from(change.oversize);
+        self.split(row(kind), change);
+    }
+
+    /// A block was freed and handed out again so many times, with `requested` bytes in all, and holds `by` more
+    /// requested bytes now. `change` is that of one hand-out. No value passed its highest meanwhile.
+    pub(crate) fn repeat(&mut self, kind: PoolKind, change: &Change, pairs: i64, requested: i64, by: i64) {
+        let (current, gained) = (&mut self.current[row(kind)], &mut self.gained[row(kind)]);
+        current.requested_bytes += by;
+        gained.allocation += pairs;
+        gained.allocated_bytes += pairs * change.bytes;
+        gained.requested_bytes += requested;
+        // Up in one half of each pair, down in the other.
+        gained.split += pairs * change.split.abs();
+        gained.split_bytes += pairs * change.split_bytes.abs();
+    }
+
     #[inline]
     fn split_fits(&self, row: usize, change: &Change) -> bool {
         (change.split <= 0 || self.room(row, InactiveSplit, change.split))

@@ -62,7 +62,7 @@ impl Core {
     /// Records one event per using stream [spec 6.2]. Where that fails the block is kept for another try.
     fn insert_events(&self, events: &mut EventState, block: BlockRef) -> DeviceResult<()> {
         let mut uses = {
-            let mut state = block.shard.state.lock();
+            let mut state = block.shard.lock();
             let uses = state.uses.remove(&block.block).unwrap_or_default();
             state.slab[block.block].has_uses = false;
             state.slab[block.block].events += uses.streams.len() as u32;
@@ -89,7 +89,7 @@ impl Core {
         let result = uses.streams.iter().try_for_each(|&stream| record(stream));
         if result.is_err() {
             uses.streams.drain(..done);
-            let mut state = block.shard.state.lock();
+            let mut state = block.shard.lock();
             let record = &mut state.slab[block.block];
             record.events -= uses.streams.len() as u32;
             record.has_uses = true;
@@ -132,7 +132,7 @@ impl Core {
         let mut outcome = Ok(());
         for block in std::mem::take(&mut events.deferred) {
             if self.mirror_defects() {
-                let mut state = block.shard.state.lock();
+                let mut state = block.shard.lock();
                 if let Some(uses) = state.uses.get_mut(&block.block) {
                     let forgotten = std::mem::take(&mut uses.during_activity);
                     uses.streams.retain(|s| !forgotten.contains(s));
@@ -159,7 +159,7 @@ impl Core {
         let mut left: BTreeMap<Stream, VecDeque<Waiting>> = BTreeMap::new();
         for (stream, queue) in queues {
             for waiting in queue {
-                let pool = waiting.block.shard.state.lock().slab[waiting.block.block].pool;
+                let pool = waiting.block.shard.lock().slab[waiting.block.block].pool;
                 let wanted = outcome.is_ok() && only.is_none_or(|p| p == pool);
                 if wanted {
                     outcome = self.device.event_synchronize(waiting.event);
@@ -188,7 +188,7 @@ impl Core {
 
     fn event_done(&self, block: &BlockRef) {
         let left = {
-            let mut state = block.shard.state.lock();
+            let mut state = block.shard.lock();
             let record = &mut state.slab[block.block];
             record.events -= 1;
             record.events == 0 && !record.has_uses && record.state == State::Pending

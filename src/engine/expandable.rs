@@ -180,7 +180,7 @@ impl Core {
     /// Makes room for the request in a reservation [spec 13.4]. The block is held.
     pub(super) fn grow_expandable(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<Grown> {
         loop {
-            let plan = shard.state.lock().plan_growth(request);
+            let plan = shard.lock().plan_growth(request);
             match plan {
                 Plan::Reserve => {
                     if !self.reserve_addresses(growth, shard, request)? {
@@ -192,7 +192,7 @@ impl Core {
                     if !self.map_block(growth, shard, id, bytes, request)? {
                         return Ok(Grown::NoMemory);
                     }
-                    let mut state = shard.state.lock();
+                    let mut state = shard.lock();
                     if state.slab[id].state == State::Free && state.slab[id].size >= request.rounded {
                         state.remove_free(id);
                         return Ok(Grown::Block(id));
@@ -204,7 +204,7 @@ impl Core {
 
     /// Reserves address space for one pool on one stream [spec 13.2]. `false`: the driver has none for us.
     fn reserve_addresses(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<bool> {
-        let page = shard.state.lock().rules.page_size(request.kind);
+        let page = shard.lock().rules.page_size(request.kind);
         let total = self.properties.total_memory;
         let full = total + total / 8;
         let wanted = match self.config.read().expandable_segments_reserve {
@@ -235,7 +235,7 @@ impl Core {
             pages: vec![None; (bytes / page) as usize],
         };
         let index = growth.reservations.insert(reservation);
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         let id = state.slab.insert(Block::segment(base, bytes, request.pool, request.kind, index));
         state.part_insert_unmapped(id);
         Ok(true)
@@ -244,14 +244,14 @@ impl Core {
     /// Maps the first `bytes` (rounded up to pages) of a held unmapped block. `false`: no memory, nothing changed.
     fn map_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, bytes: u64, request: &Request) -> Result<bool> {
         let (addr, index) = {
-            let state = shard.state.lock();
+            let state = shard.lock();
             (state.slab[id].addr, state.slab[id].reservation)
         };
         let page = growth.reservations.get(index).map_or(1, |r| r.page);
         let bytes = ceil_to(bytes, page);
         let over_cap = !self.mirror_defects() && self.exceeds_cap(bytes);
         let mapped = if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         if !matches!(mapped, Ok(true)) {
             state.part_insert_unmapped(id);
             return Ok(mapped?);
@@ -259,7 +259,7 @@ impl Core {
         drop(state);
         self.pools.note_driver_bytes(request.pool, bytes as i64);
         self.ledger.lock().range_mapped(request.kind, bytes);
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         state.slab[id].segment_site = Some(request.site);
         state.record(TraceAction::SegmentMap, addr, bytes, Some(request.site));
         state.file_mapped(id, bytes, &self.shared);
@@ -350,7 +350,7 @@ impl Core {
     pub(super) fn unmap_pool(&self, growth: &mut Growth, shards: &[Arc<Shard>], pool: u32, kind: PoolKind) -> Result<()> {
         for shard in shards {
             let blocks: Vec<(BlockId, u64)> = {
-                let state = shard.state.lock();
+                let state = shard.lock();
                 let free = state.free_blocks(pool, kind).into_iter();
                 free.filter(|(_, b)| b.is_expandable()).map(|(id, b)| (id, b.addr)).collect()
             };
@@ -363,7 +363,7 @@ impl Core {
 
     fn unmap_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, addr: u64) -> Result<()> {
         let (index, start, end) = {
-            let mut state = shard.state.lock();
+            let mut state = shard.lock();
             // Another thread may have taken it since it was listed.
             let Some(block) = state.slab.get(id).filter(|b| b.state == State::Free && b.addr == addr) else {
                 return Ok(());
@@ -424,7 +424,7 @@ impl Core {
     /// Files the parts of a held block of which `[start, end)` was unmapped. Whether the whole reservation is
     /// unmapped now; its block is gone then.
     fn file_unmapped_range(&self, shard: &Shard, id: BlockId, start: u64, end: u64) -> bool {
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         if start == end {
             state.file_free(id, &self.shared);
             return false;

@@ -46,7 +46,7 @@ impl Core {
         }
         let route = if self.any_pool_active() { self.route(stream) } else { Default::default() };
         let (segment_size, hit) = {
-            let mut state = self.shard(stream).state.lock();
+            let mut state = self.shard(stream).lock();
             let request = state.request(bytes, route, 0, Location::caller());
             let hit = state.find_free_uncounted(&request).map(|id| {
                 let size = state.slab[id].size;
@@ -67,7 +67,7 @@ impl Core {
             return Ok(Forecast::Grow { segment_size });
         }
         let releasable: u64 =
-            self.shards.by_stream().iter().map(|s| releasable(&s.state.lock())).sum();
+            self.shards.by_stream().iter().map(|s| releasable(&s.lock())).sum();
         let room = (free + releasable).min(allowed.saturating_sub(reserved - releasable));
         if segment_size <= room && !self.any_pool_active() {
             Ok(Forecast::Release { segment_size })

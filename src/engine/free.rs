@@ -23,7 +23,7 @@ impl Core {
     /// Frees a live block.
     #[inline]
     pub(crate) fn free(&self, shard: &Shard, id: BlockId, addr: u64) -> DeviceResult<()> {
-        let freed = self.free_locked(&mut shard.state.lock(), id);
+        let freed = self.free_locked(&mut shard.lock_hot(), id);
         match freed {
             Freed::Done => Ok(()),
             left => self.finish_free(shard, id, addr, &left),
@@ -36,6 +36,9 @@ impl Core {
         if id.is_none() {
             state.uncached -= 1;
             return Freed::Uncached;
+        }
+        if state.park(id) {
+            return Freed::Done;
         }
         if !state.slab[id].has_uses && state.free_now(id, &self.shared).is_ok() {
             return Freed::Done;
@@ -70,7 +73,7 @@ impl Core {
             return;
         }
         let active = self.attention() & attention::POOLS != 0;
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         state.slab[id].has_uses = true;
         let uses = state.uses.entry(id).or_default();
         if let Err(at) = uses.streams.binary_search(&stream) {

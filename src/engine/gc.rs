@@ -42,7 +42,7 @@ impl Core {
         let mut sum = 0.0;
         let mut count = 0.0;
         for shard in self.shards.by_stream() {
-            let state = shard.state.lock();
+            let state = shard.lock();
             for (_, block) in state.free_blocks(DEFAULT_POOL, PoolKind::Large) {
                 if !block.is_split() {
                     sum += (now - block.gc_base) as f64;

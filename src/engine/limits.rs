@@ -19,7 +19,12 @@ impl Core {
         let total = self.properties.total_memory as f64;
         self.ledger.lock().allowed_max = (fraction < 1.0).then_some((fraction * total) as u64);
         let armed = self.gc_armed(&self.config.read());
-        self.shards.with_all(|states| states.iter_mut().for_each(|s| s.gc_armed = armed));
+        self.shards.with_all(|states| {
+            for state in states.iter_mut() {
+                state.gc_armed = armed;
+                state.update_watches();
+            }
+        });
     }
 
     pub(crate) fn fraction(&self) -> f64 {
@@ -57,6 +62,7 @@ impl Core {
             for state in states.iter_mut() {
                 state.rules = rules;
                 state.gc_armed = armed;
+                state.update_watches();
             }
         });
         Ok(())

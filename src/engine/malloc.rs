@@ -43,8 +43,12 @@ impl Core {
             route = self.before_malloc(stream)?;
         }
         let shard = self.shard(stream);
-        let mut state = shard.state.lock();
+        let mut state = shard.lock_hot();
         let request = state.request(bytes, route, scope, site);
+        if let Some(grant) = state.unpark(&request) {
+            return Ok((shard, grant));
+        }
+        state.settle_lazy(&self.shared);
         if let Some(id) = state.find_free(&request, &self.shared.large_searches) {
             if let Ok(grant) = state.hand_out(id, &request, &self.shared) {
                 return Ok((shard, grant));
@@ -53,7 +57,7 @@ impl Core {
             if let Some(grant) = self.take_exclusively(shard, &request) {
                 return Ok((shard, grant));
             }
-            state = shard.state.lock();
+            state = shard.lock();
         }
         let epoch = state.epoch;
         drop(state);
@@ -67,11 +71,11 @@ impl Core {
         let shard = self.shard(stream);
         match self.device.malloc(bytes) {
             Ok(addr) => {
-                shard.state.lock().uncached += 1;
+                shard.lock().uncached += 1;
                 Ok((shard, Grant { block: BlockId::NONE, generation: 0, addr, size: bytes }))
             }
             Err(error) if error.is_out_of_memory() => {
-                let request = shard.state.lock().request(bytes, Route::default(), 0, site);
+                let request = shard.lock().request(bytes, Route::default(), 0, site);
                 Err(self.out_of_memory(shard, &request))
             }
             Err(error) => Err(error.into()),
@@ -105,7 +109,7 @@ impl Core {
     /// One more look at the free set, without counting it.
     pub(super) fn search_again(&self, shard: &Shard, request: &Request) -> Option<Grant> {
         let found = {
-            let mut state = shard.state.lock();
+            let mut state = shard.lock();
             let id = state.find_free_uncounted(request)?;
             state.hand_out(id, request, &self.shared)
         };
@@ -116,13 +120,13 @@ impl Core {
     #[cold]
     fn malloc_slow(&self, shard: &Arc<Shard>, mut request: Request, epoch: u64) -> Result<Grant> {
         if self.hooks.free_memory() {
-            let found = shard.state.lock().find_free(&request, &self.shared.large_searches).is_some();
+            let found = shard.lock().find_free(&request, &self.shared.large_searches).is_some();
             if found && let Some(grant) = self.search_again(shard, &request) {
                 return Ok(grant);
             }
         }
         let mut growth = self.growth.lock();
-        if shard.state.lock().epoch != epoch
+        if shard.lock().epoch != epoch
             && let Some(grant) = self.search_again(shard, &request)
         {
             return Ok(grant);
@@ -204,7 +208,7 @@ impl Core {
         if retry {
             self.ledger.lock().num_alloc_retries += 1;
         }
-        let rules = shard.state.lock().rules;
+        let rules = shard.lock().rules;
         let segment = rules.segment_size(request.rounded);
         if self.beyond_cap(segment)? {
             return Ok(None);
@@ -220,7 +224,7 @@ impl Core {
         let Some(addr) = self.driver_segment(request.pool, segment, shard.stream)? else { return Ok(None) };
         self.pools.note_driver_bytes(request.pool, segment as i64);
         self.ledger.lock().segment_obtained(request.kind, segment, rules.max_split);
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         let mut block = Block::segment(addr, segment, request.pool, request.kind, NO_RESERVATION);
         block.segment_site = Some(request.site);
         let id = state.slab.insert(block);
@@ -247,7 +251,7 @@ impl Core {
 
     /// `throw_on_cudamalloc_oom` [spec 22]: refuse before anything is released.
     fn refuse_beyond_cap(&self, shard: &Arc<Shard>, request: &Request) -> Result<()> {
-        let segment = shard.state.lock().rules.segment_size(request.rounded);
+        let segment = shard.lock().rules.segment_size(request.rounded);
         if !self.beyond_cap(segment)? {
             return Ok(());
         }

@@ -22,6 +22,7 @@ mod free;
 mod gc;
 mod hooks;
 mod inspect;
+mod lazy;
 mod ledger;
 mod limits;
 mod malloc;
@@ -88,7 +89,7 @@ pub(crate) struct Core {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) properties: DeviceProperties,
     pub(crate) shards: Shards,
-    pub(crate) shared: Shared,
+    pub(crate) shared: Arc<Shared>,
     attention: AtomicU32,
     growth: Mutex<Growth>,
     events: Events,
@@ -122,7 +123,7 @@ impl Core {
             device,
             properties,
             shards: Shards::new(),
-            shared: Shared::default(),
+            shared: Arc::default(),
             attention: AtomicU32::new(if config.caching { 0 } else { attention::NO_CACHING }),
             growth: Mutex::default(),
             events: Events::default(),
@@ -166,6 +167,7 @@ impl Core {
             if capacity > 0 {
                 state.ring = Some(Ring::new(capacity, self.shared.sequence.clone()));
             }
+            state.update_watches();
             state
         })
     }

@@ -16,7 +16,7 @@ impl Core {
     pub(super) fn out_of_memory(&self, shard: &Arc<Shard>, request: &Request) -> Error {
         let report = self.oom_report(shard, request);
         self.ledger.lock().num_ooms += 1;
-        shard.state.lock().record(TraceAction::Oom, report.device_free, request.rounded, Some(request.site));
+        shard.lock().record(TraceAction::Oom, report.device_free, request.rounded, Some(request.site));
         self.hooks.report_oom(&report);
         Error::OutOfMemory(Box::new(report))
     }
@@ -35,7 +35,7 @@ impl Core {
         let info = self.device.mem_get_info().unwrap_or(MemInfo { free: 0, total: total_memory });
         let stats = self.stats();
         let (segment_size, largest_free) = {
-            let state = shard.state.lock();
+            let state = shard.lock();
             let free = state.slab.iter().filter(|(_, b)| b.state == State::Free && b.pool == request.pool);
             let largest = free.filter(|(_, b)| b.kind == request.kind).map(|(_, b)| b.size).max();
             (state.rules.segment_size(request.rounded), largest.unwrap_or(0))
@@ -63,7 +63,7 @@ impl Core {
     /// Free blocks of all private pools, in bytes.
     fn private_free(&self) -> u64 {
         let free = |shard: &Arc<Shard>| -> u64 {
-            let state = shard.state.lock();
+            let state = shard.lock();
             let blocks = state.slab.iter().filter(|(_, b)| b.state == State::Free && b.pool != DEFAULT_POOL);
             blocks.map(|(_, b)| b.size).sum()
         };

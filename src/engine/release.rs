@@ -139,7 +139,7 @@ impl Core {
     pub(super) fn release_pool(&self, growth: &mut Growth, pool: u32, kind: PoolKind) -> Result<()> {
         let shards = self.shards.by_stream();
         for shard in &shards {
-            let leaving = shard.state.lock().take_whole(pool, kind, |_| true);
+            let leaving = shard.lock().take_whole(pool, kind, |_| true);
             self.release_taken(shard, &leaving)?;
         }
         self.unmap_pool(growth, &shards, pool, kind)
@@ -150,7 +150,7 @@ impl Core {
     fn release_taken(&self, shard: &Shard, leaving: &[Leaving]) -> DeviceResult<()> {
         for (i, block) in leaving.iter().enumerate() {
             if let Err(error) = self.release_block(shard, *block) {
-                let mut state = shard.state.lock();
+                let mut state = shard.lock();
                 for back in &leaving[i..] {
                     state.insert_free(back.id, &self.shared);
                 }
@@ -163,7 +163,7 @@ impl Core {
     /// Releases one ordinary segment that is held [spec 7.1].
     fn release_block(&self, shard: &Shard, block: Leaving) -> DeviceResult<()> {
         let max_split = {
-            let mut state = shard.state.lock();
+            let mut state = shard.lock();
             let site = state.slab[block.id].segment_site;
             state.record(TraceAction::SegmentFree, block.addr, block.size, site);
             state.rules.max_split
@@ -178,7 +178,7 @@ impl Core {
         }
         self.pools.note_driver_bytes(block.pool, -(block.size as i64));
         self.ledger.lock().segment_released(block.kind, block.size, max_split);
-        shard.state.lock().slab.remove(block.id);
+        shard.lock().slab.remove(block.id);
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Core {
     /// else from the largest down. Whether enough went.
     pub(super) fn release_enough(&self, shard: &Arc<Shard>, request: &Request) -> Result<bool> {
         let leaving = {
-            let mut state = shard.state.lock();
+            let mut state = shard.lock();
             let max_split = state.rules.max_split;
             if max_split == u64::MAX {
                 return Ok(false);
@@ -231,7 +231,7 @@ impl Core {
         let mut gone = Vec::new();
         for shard in self.shards.by_stream() {
             let leaving = {
-                let mut state = shard.state.lock();
+                let mut state = shard.lock();
                 let leaving = state.take_whole(DEFAULT_POOL, PoolKind::Large, &wanted);
                 gone.extend(leaving.iter().map(|l| (l.size, state.slab[l.id].gc_base)));
                 leaving

@@ -8,6 +8,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::counters::{Change, Counters, NeedCredit};
+use super::lazy::Lazy;
 use super::shared::Shared;
 use super::trace::Ring;
 use crate::device::Stream;
@@ -76,6 +77,10 @@ pub(crate) struct ShardState {
     pub(crate) ring: Option<Ring>,
     /// Garbage collection counts searches [spec 3.2 step 1].
     pub(crate) gc_armed: bool,
+    /// The block handed out last; see [`super::lazy`].
+    pub(super) lazy: Lazy,
+    /// Whether blocks may be watched: nothing observes every step.
+    pub(super) watches: bool,
     /// Blocks in clients' hands.
     pub(crate) live: u64,
     /// Driver allocations in clients' hands, made while caching was off.
@@ -108,6 +113,8 @@ impl ShardState {
             rules,
             ring: None,
             gc_armed: false,
+            lazy: Lazy::default(),
+            watches: true,
             live: 0,
             uncached: 0,
             closing: false,
@@ -181,7 +188,8 @@ impl ShardState {
         let change = hand_out_change(block, size, split, request.bytes, size >= self.rules.max_split);
         self.counters.hand_out(request.kind, &change, &shared.bank)?;
 
-        if self.slab[id].state == State::Free {
+        let was_free = self.slab[id].state == State::Free;
+        if was_free {
             self.remove_free(id);
         }
         let taken = if split {
@@ -200,7 +208,15 @@ impl ShardState {
         block.generation = block.generation.wrapping_add(u32::from(!split));
         let grant = Grant { block: taken, generation: block.generation, addr: block.addr, size };
         self.record(TraceAction::Alloc, grant.addr, request.bytes, Some(request.site));
+        if was_free {
+            self.watch(taken, request, change, split);
+        }
         Ok(grant)
+    }
+
+    /// Follows a change of what is observed or counted.
+    pub(super) fn update_watches(&mut self) {
+        self.watches = self.ring.is_none() && !self.gc_armed && !self.closing;
     }
 
     /// Files a block in its free set.
@@ -235,6 +251,7 @@ impl ShardState {
     /// Frees a block that no other stream uses: both halves at once.
     #[inline]
     pub(crate) fn free_now(&mut self, id: BlockId, shared: &Shared) -> Result<(), NeedCredit> {
+        self.settle_lazy(shared);
         let (prev, next) = self.free_neighbours(id);
         let change = self.free_change(id, prev, next);
         let block = &self.slab[id];
@@ -271,12 +288,12 @@ impl ShardState {
     }
 
     #[inline]
-    fn free_neighbours(&self, id: BlockId) -> (Option<BlockId>, Option<BlockId>) {
+    pub(super) fn free_neighbours(&self, id: BlockId) -> (Option<BlockId>, Option<BlockId>) {
         (chain::prev_in(&self.slab, id, State::Free), chain::next_in(&self.slab, id, State::Free))
     }
 
     #[inline]
-    fn file_freed(&mut self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>, shared: &Shared) {
+    pub(super) fn file_freed(&mut self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>, shared: &Shared) {
         self.slab[id].site = None;
         if prev.is_some() || next.is_some() {
             self.merge_free(id, prev, next);
@@ -298,7 +315,7 @@ impl ShardState {
 
     /// What a free does to the statistics [spec 5.2]; the neighbours given are those it merges with.
     #[inline]
-    fn free_change(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Change {
+    pub(super) fn free_change(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Change {
         let block = &self.slab[id];
         let bytes = block.size as i64;
         let oversize = block.size >= self.rules.max_split;

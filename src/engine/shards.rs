@@ -23,7 +23,23 @@ pub(crate) struct Shard {
     pub(crate) index: u32,
     /// Whose shard it is.
     pub(crate) core: Weak<Core>,
-    pub(crate) state: Mutex<ShardState>,
+    shared: Arc<Shared>,
+    state: Mutex<ShardState>,
+}
+
+impl Shard {
+    /// Locks the shard and brings it up to date.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ShardState> {
+        let mut state = self.state.lock();
+        state.settle_lazy(&self.shared);
+        state
+    }
+
+    /// Locks the shard as it is: a block may be parked. Only for the two short ways, malloc's and free's.
+    #[inline]
+    pub(crate) fn lock_hot(&self) -> MutexGuard<'_, ShardState> {
+        self.state.lock()
+    }
 }
 
 #[derive(Debug)]
@@ -74,7 +90,7 @@ impl Shards {
     pub(crate) fn get_or_create(
         &self,
         stream: Stream,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         core: Weak<Core>,
         fresh: impl FnOnce(Counters) -> ShardState,
     ) -> &Arc<Shard> {
@@ -86,11 +102,11 @@ impl Shards {
             return shard;
         }
         if let [only] = list.as_slice() {
-            shared.bank.leave_sole(&mut only.state.lock().counters);
+            shared.bank.leave_sole(&mut only.lock().counters);
         }
         let state = fresh(Counters::new(list.is_empty()));
         let index = list.len() as u32;
-        let shard = Arc::new(Shard { stream, index, core, state: Mutex::new(state) });
+        let shard = Arc::new(Shard { stream, index, core, shared: shared.clone(), state: Mutex::new(state) });
         list.push(shard.clone());
         if let Some(slot) = self.indexed.get(index as usize) {
             slot.get_or_init(|| shard.clone());
@@ -124,7 +140,7 @@ impl Shards {
     /// Locks every shard.
     pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut AllStates<'_>) -> R) -> R {
         let list = self.list.read();
-        let mut states: AllStates<'_> = list.iter().map(|s| s.state.lock()).collect();
+        let mut states: AllStates<'_> = list.iter().map(|s| s.lock()).collect();
         f(&mut states)
     }
 
@@ -164,7 +180,7 @@ pub(crate) fn step<R>(
     shared: &Shared,
     mut step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>,
 ) -> Option<R> {
-    let outcome = step(&mut shard.state.lock());
+    let outcome = step(&mut shard.lock());
     match outcome {
         Ok(result) => Some(result),
         Err(NeedCredit) => shards.exclusively(shard.stream, shared, step),

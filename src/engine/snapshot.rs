@@ -62,7 +62,7 @@ impl Core {
         let device = self.properties.ordinal;
         let mut segments = Vec::new();
         for shard in self.shards.by_stream() {
-            let state = shard.state.lock();
+            let state = shard.lock();
             for run in state.runs() {
                 let first = run[0];
                 segments.push(SegmentInfo {
@@ -99,7 +99,7 @@ impl Core {
     pub(super) fn kept_segments(&self, kept: &mut Vec<KeptSegment>) {
         let active = self.any_pool_active();
         for shard in self.shards.by_stream() {
-            let state = shard.state.lock();
+            let state = shard.lock();
             for run in state.runs() {
                 let live_bytes = sum(&run, |b| b.state == State::Allocated, |b| b.size);
                 let pending_bytes = sum(&run, |b| b.state == State::Pending, |b| b.size);

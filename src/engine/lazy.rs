@@ -1,0 +1,148 @@
+//! The commonest pattern, a block freed and the same asked for again, without touching any structure.
+//!
+//! When the block that was handed out last comes back and nothing else has happened on its shard since, freeing it
+//! would restore the free set as it was before, and asking for the same size again would choose and cut the same
+//! block. So neither is done: the block is parked, and unparked by the next equal request. Counters are brought up
+//! to date, and a parked block is filed, before anything else is done or seen on the shard
+//! ([`ShardState::settle_lazy`], called by [`Shard::lock`](super::shards::Shard::lock)).
+
+
+use super::counters::Change;
+use super::shard::{Grant, Request, ShardState};
+use super::shared::Shared;
+use crate::observe::snapshot::PoolKind;
+use crate::pool::block::{BlockId, State};
+
+/// The block handed out last, while nothing else has happened on its shard.
+#[derive(Debug)]
+pub(crate) struct Lazy {
+    /// `NONE`: there is no such block.
+    block: BlockId,
+    parked: bool,
+    /// It was cut off the block that follows it, whose record keeps the last requested size [spec 3.4].
+    cut: bool,
+    kind: PoolKind,
+    pool: u32,
+    expandable: bool,
+    rounded: u64,
+    /// The largest request that its statistics have room for: the first.
+    most: u64,
+    /// Requested bytes as the counters know them.
+    counted: u64,
+    /// Times it was parked and unparked, and the sum of what was requested then.
+    pairs: i64,
+    requested: i64,
+    /// What its hand-out did to the statistics; freeing it does the opposite.
+    change: Change,
+}
+
+impl Default for Lazy {
+    fn default() -> Self {
+        Lazy {
+            block: BlockId::NONE,
+            parked: false,
+            cut: false,
+            kind: PoolKind::Small,
+            pool: 0,
+            expandable: false,
+            rounded: 0,
+            most: 0,
+            counted: 0,
+            pairs: 0,
+            requested: 0,
+            change: Change { bytes: 0, requested: 0, split: 0, split_bytes: 0, oversize: false },
+        }
+    }
+}
+
+impl ShardState {
+    /// A block was just handed out of the free set.
+    #[inline]
+    pub(super) fn watch(&mut self, block: BlockId, request: &Request, change: Change, cut: bool) {
+        if self.watches && request.scope == 0 && !change.oversize {
+            self.lazy = Lazy {
+                block,
+                parked: false,
+                cut,
+                kind: request.kind,
+                pool: request.pool,
+                expandable: request.expandable,
+                rounded: request.rounded,
+                most: request.bytes,
+                counted: request.bytes,
+                pairs: 0,
+                requested: 0,
+                change,
+            };
+        }
+    }
+
+    /// Parks the block if it is the watched one.
+    #[inline]
+    pub(super) fn park(&mut self, id: BlockId) -> bool {
+        if self.lazy.block != id {
+            return false;
+        }
+        self.lazy.parked = true;
+        self.live -= 1;
+        true
+    }
+
+    /// Hands the parked block out again, if the request is like the one before.
+    #[inline]
+    pub(super) fn unpark(&mut self, request: &Request) -> Option<Grant> {
+        let lazy = &mut self.lazy;
+        let same = lazy.parked
+            && lazy.rounded == request.rounded
+            && lazy.pool == request.pool
+            && lazy.expandable == request.expandable
+            && request.bytes <= lazy.most
+            && request.scope == 0;
+        if !same {
+            return None;
+        }
+        lazy.parked = false;
+        lazy.pairs += 1;
+        lazy.requested += request.bytes as i64;
+        self.live += 1;
+        let block = &mut self.slab[lazy.block];
+        let before = std::mem::replace(&mut block.requested, request.bytes);
+        block.generation = block.generation.wrapping_add(1);
+        block.site = Some(request.site);
+        let grant = Grant { block: lazy.block, generation: block.generation, addr: block.addr, size: block.size };
+        let (rest, cut) = (block.next, lazy.cut);
+        if cut {
+            self.slab[rest].requested = before;
+        }
+        Some(grant)
+    }
+
+    /// Brings the counters up to date and files a parked block; nothing is watched then.
+    #[inline]
+    pub(crate) fn settle_lazy(&mut self, shared: &Shared) {
+        if self.lazy.block.is_none() {
+            return;
+        }
+        if self.lazy.parked || self.lazy.pairs > 0 {
+            self.settle_watched(shared);
+        }
+        self.lazy.block = BlockId::NONE;
+    }
+
+    #[cold]
+    fn settle_watched(&mut self, shared: &Shared) {
+        let lazy = std::mem::take(&mut self.lazy);
+        let requested = self.slab[lazy.block].requested;
+        let by = requested as i64 - lazy.counted as i64;
+        self.counters.repeat(lazy.kind, &lazy.change, lazy.pairs, lazy.requested, by);
+        if !lazy.parked {
+            return;
+        }
+        let (prev, next) = self.free_neighbours(lazy.block);
+        let change = self.free_change(lazy.block, prev, next);
+        self.counters.free_unchecked(lazy.kind, &change);
+        self.slab[lazy.block].state = State::Held;
+        self.file_freed(lazy.block, prev, next, shared);
+    }
+}
+
