@@ -261,8 +261,9 @@ pub fn bytes_text(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    let digits = usize::from(value < 100.0 && value.fract() != 0.0);
-    format!("{value:.digits$} {}", UNITS[unit])
+    let digits = usize::from(value < 99.95);
+    let number = format!("{value:.digits$}");
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
 }
 
 impl fmt::Display for Inspection {
@@ -346,5 +347,26 @@ impl Inspection {
             writeln!(f, "  {:>10}  {:>6} blocks  {}", bytes_text(s.bytes), s.blocks, s.site)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_text;
+
+    #[test]
+    fn bytes_in_the_unit_that_fits() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            ((2 << 20) - 512, "2 MiB"),
+            (20 << 20, "20 MiB"),
+            (150_109_880_320, "140 GiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(bytes_text(bytes), text);
+        }
     }
 }
