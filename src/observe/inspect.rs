@@ -6,6 +6,7 @@ use std::fmt;
 use super::file::SnapshotFile;
 use super::history::Frames;
 use super::snapshot::{BlockInfo, BlockState, PoolId, PoolKind, SegmentInfo};
+use crate::units::short_size;
 
 /// How much to list, and what counts as pinned.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -249,48 +250,31 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Bytes in the unit that fits: `512 B`, `1.5 MiB`, `140 GiB`.
-pub fn bytes_text(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = usize::from(value < 99.95);
-    let number = format!("{value:.digits$}");
-    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
-}
-
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let t = &self.totals;
         writeln!(f, "Device {}", self.device)?;
-        writeln!(f, "  reserved   {:>10}  in {} segments", bytes_text(t.reserved), t.segments)?;
+        writeln!(f, "  reserved   {:>10}  in {} segments", short_size(t.reserved), t.segments)?;
         writeln!(
             f,
             "  active     {:>10}  in {} blocks, of which allocated {}, rounding {}",
-            bytes_text(t.active),
+            short_size(t.active),
             t.active_blocks,
-            bytes_text(t.allocated),
-            bytes_text(t.rounding())
+            short_size(t.allocated),
+            short_size(t.rounding())
         )?;
         writeln!(
             f,
             "  inactive   {:>10}  in {} blocks ({:.1} % of reserved), largest {}",
-            bytes_text(t.inactive),
+            short_size(t.inactive),
             t.inactive_blocks,
             t.idle() * 100.0,
-            bytes_text(t.largest_inactive)
+            short_size(t.largest_inactive)
         )?;
         writeln!(
             f,
             "  of which   {:>10}  in segments with active blocks (empty_cache keeps them); fragmentation {:.1} %",
-            bytes_text(t.inactive_split),
+            short_size(t.inactive_split),
             t.fragmentation() * 100.0
         )?;
         self.write_blocks(f)?;
@@ -307,7 +291,7 @@ impl Inspection {
             writeln!(
                 f,
                 "  {:>10}  {:#x}  stream {:#x}  {}{pending}",
-                bytes_text(b.size),
+                short_size(b.size),
                 b.address,
                 b.stream,
                 b.site
@@ -321,21 +305,21 @@ impl Inspection {
             f,
             "\nPinned segments: {}, with {} that can't go back to the driver",
             self.pinned_segments,
-            bytes_text(self.pinned_idle)
+            short_size(self.pinned_idle)
         )?;
         for p in &self.pinned {
             writeln!(
                 f,
                 "  {:>10}  {:#x}  {}, kept by {} ({:.1} %), largest hole {}",
-                bytes_text(p.size),
+                short_size(p.size),
                 p.address,
                 p.kind.name(),
-                bytes_text(p.active),
+                short_size(p.active),
                 ratio(p.active, p.size) * 100.0,
-                bytes_text(p.largest_hole)
+                short_size(p.largest_hole)
             )?;
             for b in &p.kept_by {
-                writeln!(f, "              {:>10}  {}", bytes_text(b.size), b.site)?;
+                writeln!(f, "              {:>10}  {}", short_size(b.size), b.site)?;
             }
         }
         Ok(())
@@ -344,29 +328,8 @@ impl Inspection {
     fn write_sites(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nCall sites by active bytes (of {})", self.site_count)?;
         for s in &self.sites {
-            writeln!(f, "  {:>10}  {:>6} blocks  {}", bytes_text(s.bytes), s.blocks, s.site)?;
+            writeln!(f, "  {:>10}  {:>6} blocks  {}", short_size(s.bytes), s.blocks, s.site)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes_text;
-
-    #[test]
-    fn bytes_in_the_unit_that_fits() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (1536, "1.5 KiB"),
-            ((2 << 20) - 512, "2 MiB"),
-            (20 << 20, "20 MiB"),
-            (150_109_880_320, "140 GiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(bytes_text(bytes), text);
-        }
     }
 }

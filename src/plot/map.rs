@@ -7,8 +7,8 @@ use super::page::{Area, Drawn, MARGIN, failed, panel_heading, swatch};
 use super::series::round_step;
 use super::{PlotOptions, theme};
 use crate::observe::file::SnapshotFile;
-use crate::observe::inspect::bytes_text;
 use crate::observe::snapshot::{BlockInfo, PoolId, PoolKind, SegmentInfo};
+use crate::units::short_size;
 
 mod colors;
 
@@ -133,9 +133,9 @@ impl<'a> Group<'a> {
         format!(
             "{} blocks, {stream}{pool}   ·   {} in {} segment{plural}   ·   a full row is {}",
             self.kind.name(),
-            bytes_text(self.bytes),
+            short_size(self.bytes),
             self.segments.len(),
-            bytes_text(self.row_bytes as u64),
+            short_size(self.row_bytes as u64),
         )
     }
 
@@ -193,7 +193,7 @@ impl Piece<'_> {
             // A seam between blocks, where there is room for it.
             let seam = i32::from(to - from > 3 && to < right - left);
             area.draw(&Rectangle::new([(x0, y), (x1 - seam, bottom)], color.filled())).map_err(failed)?;
-            let text = bytes_text(block.size);
+            let text = short_size(block.size);
             let begins = block.address - self.segment.address >= self.from;
             if begins && to - from > theme::width(&text, 11) as i32 + 10 {
                 let ink = if theme::is_light(color) { theme::INK } else { theme::PAPER };

@@ -13,8 +13,9 @@ use super::series::{Curve, curve, positions, round_step};
 use super::{Panel, PlotError, PlotOptions, TimeAxis, theme};
 use crate::observe::file::SnapshotFile;
 use crate::observe::history::TraceAction;
-use crate::observe::inspect::{InspectOptions, Totals, bytes_text, inspect};
+use crate::observe::inspect::{InspectOptions, Totals, inspect};
 use crate::observe::timeline::{Point, points};
+use crate::units::short_size;
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Drawn<T = ()> = Result<T, PlotError>;
@@ -85,13 +86,13 @@ fn draw_heading(area: &Area<'_>, file: &SnapshotFile, options: &PlotOptions) -> 
         "GPU {}   ·   reserved {} in {} segments   ·   allocated {}   ·   active {} in {} blocks   ·   cached {}, \
          largest {}",
         options.device,
-        bytes_text(totals.reserved),
+        short_size(totals.reserved),
         totals.segments,
-        bytes_text(totals.allocated),
-        bytes_text(totals.active),
+        short_size(totals.allocated),
+        short_size(totals.active),
         totals.active_blocks,
-        bytes_text(totals.inactive),
-        bytes_text(totals.largest_inactive),
+        short_size(totals.inactive),
+        short_size(totals.largest_inactive),
     );
     area.draw_text(&line, &theme::text(14, theme::FAINT), (left, 54)).map_err(failed)
 }
@@ -146,7 +147,7 @@ impl History {
 
     fn draw_timeline(&self, area: &Area<'_>, options: &PlotOptions) -> Drawn {
         let peak = self.peak(|p| p.reserved);
-        let key = |name: &str, bytes: u64| format!("{name} (peak {})", bytes_text(bytes));
+        let key = |name: &str, bytes: u64| format!("{name} (peak {})", short_size(bytes));
         let mut keys = vec![
             (theme::ALLOCATED, key("allocated", self.peak(|p| p.allocated))),
             (theme::PENDING, key("active", self.peak(|p| p.active))),
@@ -158,12 +159,12 @@ impl History {
         // A cap far above everything would flatten the curves; then its line is left out and the key names it.
         let cap = options.cap.filter(|&cap| cap <= peak.saturating_mul(4));
         if let Some(cap) = options.cap {
-            keys.push((theme::CAP, format!("cap {}", bytes_text(cap))));
+            keys.push((theme::CAP, format!("cap {}", short_size(cap))));
         }
         panel_heading(area, "Memory over time", &keys)?;
         let top = peak.max(cap.unwrap_or(0)).max(1) as f64 * 1.06;
         let y = Axis { end: top, step: round_step(top, 6.0, true) };
-        let mut chart = self.chart(area, y, &|v| bytes_text(*v as u64))?;
+        let mut chart = self.chart(area, y, &|v| short_size(*v as u64))?;
         let reserved = self.curve(|p| p.reserved as f64);
         let active = self.curve(|p| p.active as f64);
         let allocated = self.curve(|p| p.allocated as f64);

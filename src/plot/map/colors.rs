@@ -6,9 +6,10 @@ use plotters::style::RGBColor;
 
 use crate::observe::file::SnapshotFile;
 use crate::observe::history::TraceAction;
-use crate::observe::inspect::{bytes_text, site};
+use crate::observe::inspect::site;
 use crate::observe::snapshot::{BlockInfo, BlockState};
 use crate::plot::{ColorBy, PlotOptions, theme};
+use crate::units::short_size;
 
 /// Longest text of a call site in the key.
 const LONGEST_SITE: usize = 110;
@@ -76,13 +77,13 @@ impl Colors {
             let blocks = file.segments_of(device).flat_map(|s| &s.blocks);
             blocks.filter(|b| b.state == state).map(|b| b.size).sum()
         };
-        let cached = (theme::CACHED, format!("cached {}", bytes_text(bytes(BlockState::Inactive))));
+        let cached = (theme::CACHED, format!("cached {}", short_size(bytes(BlockState::Inactive))));
         match self.by {
             ColorBy::State => vec![
-                (theme::ALLOCATED, format!("allocated {}", bytes_text(bytes(BlockState::ActiveAllocated)))),
+                (theme::ALLOCATED, format!("allocated {}", short_size(bytes(BlockState::ActiveAllocated)))),
                 (
                     theme::PENDING,
-                    format!("waiting for a stream {}", bytes_text(bytes(BlockState::ActivePendingFree))),
+                    format!("waiting for a stream {}", short_size(bytes(BlockState::ActivePendingFree))),
                 ),
                 cached,
             ],
@@ -114,7 +115,7 @@ fn site_key(file: &SnapshotFile, options: &PlotOptions) -> Key {
     order.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let own = order.len().min(theme::SITES.len() - 1);
     let line =
-        |name: &str, bytes: u64, blocks: usize| format!("{}, {blocks} blocks: {name}", bytes_text(bytes));
+        |name: &str, bytes: u64, blocks: usize| format!("{}, {blocks} blocks: {name}", short_size(bytes));
     let colored = order.iter().zip(theme::SITES).take(own);
     let mut key: Vec<(RGBColor, String)> =
         colored.clone().map(|((name, (bytes, n)), c)| (c, line(&shortened(name), *bytes, *n))).collect();
