@@ -21,6 +21,8 @@ const ROW: u32 = 22;
 const ROW_GAP: u32 = 5;
 /// Rows of the largest group; smaller ones have fewer, but not in proportion: they are read as well.
 const MOST_ROWS: f64 = 28.0;
+/// Segments up to this size are not spread over rows for their own sake.
+const WHOLE: f64 = 33_554_432.0;
 /// Groups drawn; the rest is named in a line.
 const MOST_GROUPS: usize = 24;
 
@@ -142,10 +144,11 @@ impl<'a> Group<'a> {
     /// Puts the segments into rows. A segment that does not fit goes on in the next row; one that would fit a row of
     /// its own is not broken for a small rest.
     fn lay_out(&mut self, rows: f64, width: f64) {
-        // Not so many rows that ordinary segments are torn apart: a quarter of the group may fill one row.
+        // Not so many rows that ordinary segments are torn apart: a quarter of the group may fill one row, and a few
+        // megabytes need not fill several.
         let largest = self.segments.iter().map(|s| s.total_size).max().unwrap_or(1) as f64;
         let bytes = self.bytes as f64;
-        self.row_bytes = round_step((bytes / rows).max(largest.min(bytes / 4.0)), 1.0, true).max(1.0);
+        self.row_bytes = round_step((bytes / rows).max(largest.min((bytes / 4.0).max(WHOLE))), 1.0, true).max(1.0);
         let scale = width / self.row_bytes;
         let gap = if self.segments.len() > 400 { 1.0 } else { 3.0 };
         let mut row = Vec::new();
