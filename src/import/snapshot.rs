@@ -277,9 +277,12 @@ fn settings(arena: &Arena, id: Id, place: &Place<'_>) -> Converted<Settings> {
         }
     }
     Ok(Settings {
-        source: source.map(|s| s.to_string()).unwrap_or_default(),
+        source: source.map(ToString::to_string).unwrap_or_default(),
         max_split_size: dict.i64_if("max_split_size").unwrap_or(default.max_split_size),
-        garbage_collection_threshold: dict.f64_if("garbage_collection_threshold").unwrap_or(0.0),
+        garbage_collection_threshold: dict
+            .f64_if("garbage_collection_threshold")
+            .filter(|v| v.is_finite())
+            .unwrap_or(default.garbage_collection_threshold),
         expandable_segments: flag("expandable_segments"),
         pinned_num_register_threads: dict
             .i64_if("pinned_num_register_threads")

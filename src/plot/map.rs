@@ -123,7 +123,7 @@ impl<'a> Map<'a> {
     }
 }
 
-impl<'a> Group<'a> {
+impl Group<'_> {
     fn label(&self) -> String {
         let pool = match self.pool {
             PoolId::DEFAULT => String::new(),
@@ -148,7 +148,8 @@ impl<'a> Group<'a> {
         // megabytes need not fill several.
         let largest = self.segments.iter().map(|s| s.total_size).max().unwrap_or(1) as f64;
         let bytes = self.bytes as f64;
-        self.row_bytes = round_step((bytes / rows).max(largest.min((bytes / 4.0).max(WHOLE))), 1.0, true).max(1.0);
+        self.row_bytes =
+            round_step((bytes / rows).max(largest.min((bytes / 4.0).max(WHOLE))), 1.0, true).max(1.0);
         let scale = width / self.row_bytes;
         let gap = if self.segments.len() > 400 { 1.0 } else { 3.0 };
         let mut row = Vec::new();

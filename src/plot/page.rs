@@ -246,7 +246,7 @@ impl History {
             .map_err(failed)?;
         let (width, height) = area.dim_in_pixel();
         let style = theme::text(13, theme::FAINT).pos(Pos::new(HPos::Center, VPos::Center));
-        let middle = ((width + LABELS) / 2) as i32;
+        let middle = u32::midpoint(width, LABELS) as i32;
         area.draw_text(name, &style, (middle, height as i32 - 18)).map_err(failed)?;
         Ok(chart)
     }
