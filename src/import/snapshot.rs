@@ -23,16 +23,14 @@ pub(crate) fn convert(arena: &Arena) -> Converted<SnapshotFile> {
     let place = Place::ROOT;
     let mut reader = Reader { arena, frames: HashMap::new(), stacks: HashMap::new(), items: 0, bytes: 0 };
     if matches!(arena.get(arena.root()), Node::List(_)) {
-        return Ok(SnapshotFile {
-            segments: reader.segments(arena.root(), &place)?,
-            ..SnapshotFile::default()
-        });
+        let segments = reader.segments(arena.root(), &place)?;
+        return Ok(with_every_device(SnapshotFile { segments, ..SnapshotFile::default() }));
     }
     let root = Dict::new(arena, arena.root(), &place)?;
     let Some(segments) = root.get("segments") else {
         return Err(place.fail("a dictionary without the key 'segments' is not a snapshot"));
     };
-    Ok(SnapshotFile {
+    Ok(with_every_device(SnapshotFile {
         segments: reader.segments(segments, &place.key("segments"))?,
         device_traces: match root.get("device_traces") {
             Some(id) => reader.traces(id, &place.key("device_traces"))?,
@@ -46,7 +44,15 @@ pub(crate) fn convert(arena: &Arena) -> Converted<SnapshotFile> {
             Some(id) => reader.annotations(id, &place.key("external_annotations"))?,
             None => Vec::new(),
         },
-    })
+    }))
+}
+
+/// Every device with segments has a history, if an empty one, as PyTorch writes it.
+fn with_every_device(mut file: SnapshotFile) -> SnapshotFile {
+    let devices = file.segments.iter().map(|s| s.device as usize + 1).max().unwrap_or(0);
+    let devices = devices.max(file.device_traces.len());
+    file.device_traces.resize_with(devices, Vec::new);
+    file
 }
 
 struct Reader<'a> {
