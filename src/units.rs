@@ -43,6 +43,11 @@ pub fn short_size(bytes: u64) -> String {
     format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
 }
 
+/// A number of things: `1 segment`, `2 segments`.
+pub fn count(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Reads a size from a command line: `200`, `3M`, `12GiB`, `1.5g`, `7 KB`.
 ///
 /// Units are powers of 1024 however they are written, as in PyTorch's `_mb` options. A fraction of a byte is cut

@@ -52,7 +52,7 @@ fn import_then_replay_gives_pytorchs_peak() {
     let folder = Folder::new("import");
     let recording = folder.file("t.req.zst");
     let said = text(&["import", RECORDED, "-o", &recording]);
-    assert!(said.contains("168 requests on 1 streams") && said.contains("4 GiB"), "{said}");
+    assert!(said.contains("168 requests on 1 stream") && said.contains("4 GiB"), "{said}");
     let report: serde_json::Value = serde_json::from_str(&text(&["replay", "--json", &recording])).unwrap();
     // The highest reserved memory in PyTorch's own history.
     assert_eq!(report["peak_reserved_bytes"], 98 << 20);

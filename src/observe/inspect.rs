@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use super::encode::CALLER;
 use super::file::SnapshotFile;
 use super::history::Frames;
 use super::snapshot::{BlockInfo, BlockState, PoolId, PoolKind, SegmentInfo};
-use crate::units::short_size;
+use crate::units::{count, short_size};
 
 /// How much to list, and what counts as pinned.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -142,6 +143,7 @@ pub fn site(frames: &Frames) -> String {
         Frames::Site(location) => format!("{}:{}", location.file(), location.line()),
         Frames::Stack(stack) => {
             match stack.iter().find(|f| !f.filename.is_empty() && &*f.filename != "??").or(stack.first()) {
+                Some(f) if &*f.name == CALLER => format!("{}:{}", f.filename, f.line),
                 Some(f) => format!("{}:{} {}", f.filename, f.line, f.name),
                 None => "(not recorded)".into(),
             }
@@ -254,20 +256,20 @@ impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let t = &self.totals;
         writeln!(f, "Device {}", self.device)?;
-        writeln!(f, "  reserved   {:>10}  in {} segments", short_size(t.reserved), t.segments)?;
+        writeln!(f, "  reserved   {:>10}  in {}", short_size(t.reserved), count(t.segments, "segment"))?;
         writeln!(
             f,
-            "  active     {:>10}  in {} blocks, of which allocated {}, rounding {}",
+            "  active     {:>10}  in {}, of which allocated {}, rounding {}",
             short_size(t.active),
-            t.active_blocks,
+            count(t.active_blocks, "block"),
             short_size(t.allocated),
             short_size(t.rounding())
         )?;
         writeln!(
             f,
-            "  inactive   {:>10}  in {} blocks ({:.1} % of reserved), largest {}",
+            "  inactive   {:>10}  in {} ({:.1} % of reserved), largest {}",
             short_size(t.inactive),
-            t.inactive_blocks,
+            count(t.inactive_blocks, "block"),
             t.idle() * 100.0,
             short_size(t.largest_inactive)
         )?;
@@ -328,7 +330,7 @@ impl Inspection {
     fn write_sites(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nCall sites by active bytes (of {})", self.site_count)?;
         for s in &self.sites {
-            writeln!(f, "  {:>10}  {:>6} blocks  {}", short_size(s.bytes), s.blocks, s.site)?;
+            writeln!(f, "  {:>10}  {:>12}  {}", short_size(s.bytes), count(s.blocks, "block"), s.site)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::series::round_step;
 use super::{PlotOptions, theme};
 use crate::observe::file::SnapshotFile;
 use crate::observe::snapshot::{BlockInfo, PoolId, PoolKind, SegmentInfo};
-use crate::units::short_size;
+use crate::units::{count, short_size};
 
 mod colors;
 
@@ -131,12 +131,11 @@ impl Group<'_> {
         };
         let stream =
             if self.stream == 0 { "default stream".into() } else { format!("stream {:#x}", self.stream) };
-        let plural = if self.segments.len() == 1 { "" } else { "s" };
         format!(
-            "{} blocks, {stream}{pool}   ·   {} in {} segment{plural}   ·   a full row is {}",
+            "{} blocks, {stream}{pool}   ·   {} in {}   ·   a full row is {}",
             self.kind.name(),
             short_size(self.bytes),
-            self.segments.len(),
+            count(self.segments.len(), "segment"),
             short_size(self.row_bytes as u64),
         )
     }

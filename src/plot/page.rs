@@ -15,7 +15,7 @@ use crate::observe::file::SnapshotFile;
 use crate::observe::history::TraceAction;
 use crate::observe::inspect::{InspectOptions, Totals, inspect};
 use crate::observe::timeline::{Point, points};
-use crate::units::short_size;
+use crate::units::{count, short_size};
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Drawn<T = ()> = Result<T, PlotError>;
@@ -83,14 +83,14 @@ fn draw_heading(area: &Area<'_>, file: &SnapshotFile, options: &PlotOptions) -> 
     let totals: Totals =
         inspect(file, options.device, InspectOptions { top: 0, ..InspectOptions::default() }).totals;
     let line = format!(
-        "GPU {}   ·   reserved {} in {} segments   ·   allocated {}   ·   active {} in {} blocks   ·   cached {}, \
+        "GPU {}   ·   reserved {} in {}   ·   allocated {}   ·   active {} in {}   ·   cached {}, \
          largest {}",
         options.device,
         short_size(totals.reserved),
-        totals.segments,
+        count(totals.segments, "segment"),
         short_size(totals.allocated),
         short_size(totals.active),
-        totals.active_blocks,
+        count(totals.active_blocks, "block"),
         short_size(totals.inactive),
         short_size(totals.largest_inactive),
     );

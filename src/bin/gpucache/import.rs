@@ -125,7 +125,8 @@ fn write_requests(args: &Args, mut imported: Imported) -> Result<(), Box<dyn std
         });
         println!("{}", serde_json::to_string_pretty(&done)?);
     } else {
-        println!("{}: {} requests on {} streams", args.output.display(), header.requests, header.streams);
+        let streams = units::count(header.streams as usize, "stream");
+        println!("{}: {} requests on {}", args.output.display(), header.requests, streams);
         for note in &imported.notes {
             println!("note: {note}");
         }
@@ -152,7 +153,11 @@ fn write_snapshot(
         let done = json!({ "output": output, "segments": segments, "entries": entries });
         println!("{}", serde_json::to_string_pretty(&done)?);
     } else {
-        println!("{}: {segments} segments, {entries} entries of history", args.output.display());
+        println!(
+            "{}: {}, {entries} entries of history",
+            args.output.display(),
+            units::count(segments, "segment")
+        );
     }
     Ok(())
 }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 
 fn is_recording(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    name.ends_with(".req") || name.ends_with(".req.zst")
+    [".req", ".req.zst"].iter().any(|ending| name.ends_with(ending))
 }
 
 fn options(args: &Args, own_cap: Option<u64>) -> PlotOptions {

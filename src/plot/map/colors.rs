@@ -9,7 +9,7 @@ use crate::observe::history::TraceAction;
 use crate::observe::inspect::site;
 use crate::observe::snapshot::{BlockInfo, BlockState};
 use crate::plot::{ColorBy, PlotOptions, theme};
-use crate::units::short_size;
+use crate::units::{count, short_size};
 
 /// Longest text of a call site in the key.
 const LONGEST_SITE: usize = 110;
@@ -114,8 +114,9 @@ fn site_key(file: &SnapshotFile, options: &PlotOptions) -> Key {
     let mut order: Vec<(String, (u64, usize))> = sums.into_iter().collect();
     order.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let own = order.len().min(theme::SITES.len() - 1);
-    let line =
-        |name: &str, bytes: u64, blocks: usize| format!("{}, {blocks} blocks: {name}", short_size(bytes));
+    let line = |name: &str, bytes: u64, blocks: usize| {
+        format!("{}, {}: {name}", short_size(bytes), count(blocks, "block"))
+    };
     let colored = order.iter().zip(theme::SITES).take(own);
     let mut key: Vec<(RGBColor, String)> =
         colored.clone().map(|((name, (bytes, n)), c)| (c, line(&shortened(name), *bytes, *n))).collect();
