@@ -1,4 +1,5 @@
 //! The commands import, inspect and plot, as a user runs them.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests, too
 #![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};

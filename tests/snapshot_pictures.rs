@@ -1,5 +1,6 @@
 //! Pictures: everything asked for is in them, and they stay small. To look at them, set `GPUCACHE_PICTURES` to a
 //! directory.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests, too
 #![cfg(all(feature = "plot", feature = "import"))]
 
 use std::collections::BTreeMap;
