@@ -26,6 +26,28 @@ pub fn format_size(bytes: u64) -> String {
     format!("{:.2} {name}", bytes as f64 / unit as f64)
 }
 
+/// A short text for lists and pictures: `512 B`, `1.5 MiB`, `140 GiB`. At most one decimal, none from 100 on.
+pub fn short_size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(value < 99.95);
+    let number = format!("{value:.digits$}");
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
+}
+
+/// A number of things: `1 segment`, `2 segments`.
+pub fn count(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Reads a size from a command line: `200`, `3M`, `12GiB`, `1.5g`, `7 KB`.
 ///
 /// Units are powers of 1024 however they are written, as in PyTorch's `_mb` options. A fraction of a byte is cut
@@ -58,6 +80,22 @@ fn parse(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_sizes_use_the_unit_that_fits() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            ((2 << 20) - 512, "2 MiB"),
+            (20 << 20, "20 MiB"),
+            (150_109_880_320, "140 GiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(short_size(bytes), text);
+        }
+    }
 
     #[test]
     fn sizes_are_pytorchs() {

@@ -1,4 +1,5 @@
 //! Foreign histories as request streams.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests, too
 #![cfg(feature = "import")]
 
 use gpucache::import::{ImportError, Imported, parse_rmm_log, read_snapshot, requests};

@@ -1,4 +1,5 @@
 //! Snapshots as files: what is written reads back, and what PyTorch wrote is understood.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests, too
 #![cfg(feature = "import")]
 
 use std::sync::Arc;

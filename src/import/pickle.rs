@@ -69,7 +69,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             b'0' => self.pop().map(drop),
-            b'1' => self.to_mark().map(drop),
+            b'1' => self.since_mark().map(drop),
             b'2' => {
                 let top = self.pop()?;
                 self.stack.extend([top, top]);
@@ -176,7 +176,7 @@ impl<'a> Machine<'a> {
     fn list(&mut self, op: u8) -> Step {
         let items = match op {
             b']' | b')' => Vec::new(),
-            b'l' | b't' => self.to_mark()?,
+            b'l' | b't' => self.since_mark()?,
             0x85..=0x87 => {
                 let count = usize::from(op - 0x84);
                 let from = self.stack.len().checked_sub(count).filter(|&from| from >= self.floor());
@@ -188,7 +188,7 @@ impl<'a> Machine<'a> {
                 return self.extend_top(true, &[item]);
             }
             _ => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 return self.extend_top(true, &items);
             }
         };
@@ -203,7 +203,7 @@ impl<'a> Machine<'a> {
                 let key = self.pop()?;
                 return self.extend_top(false, &[key, value]);
             }
-            _ => self.to_mark()?,
+            _ => self.since_mark()?,
         };
         if items.len() % 2 != 0 {
             return self.fail("a dictionary with a key that has no value");
@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn to_mark(&mut self) -> Step<Vec<Id>> {
+    fn since_mark(&mut self) -> Step<Vec<Id>> {
         match self.marks.pop() {
             Some(mark) => Ok(self.stack.split_off(mark)),
             None => self.fail("the end of a group that never began"),

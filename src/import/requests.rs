@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use super::error::{ImportError, Position};
 use crate::observe::file::SnapshotFile;
 use crate::observe::history::{TraceAction, TraceEntry};
-use crate::observe::inspect::bytes_text;
 use crate::observe::snapshot::BlockState;
 use crate::observe::timeline;
 use crate::replay::{FORMAT, Header, Request, VERSION};
+use crate::units::short_size;
 
 const GIB: u64 = 1 << 30;
 /// Handles that a recording's header can list.
@@ -76,7 +76,7 @@ pub fn requests(
             Some(total) => (total, "reserved and free memory at the first out-of-memory entry"),
             None => (twice, "twice the highest reserved memory"),
         };
-        notes.push(format!("device memory assumed: {} ({why})", bytes_text(total)));
+        notes.push(format!("device memory assumed: {} ({why})", short_size(total)));
         total
     });
     recorder.finish("snapshot", &file.settings.source, total, notes)

@@ -6,7 +6,7 @@ use csv::{ByteRecord, ReaderBuilder};
 
 use super::error::{ImportError, Position};
 use super::requests::{Imported, Recorder};
-use crate::observe::inspect::bytes_text;
+use crate::units::short_size;
 
 const GIB: u64 = 1 << 30;
 
@@ -38,7 +38,7 @@ pub fn parse_rmm_log(bytes: &[u8], total_memory: Option<u64>) -> Result<Imported
     let mut notes = Vec::new();
     let total = total_memory.unwrap_or_else(|| {
         let twice = log.peak.saturating_mul(2).checked_next_multiple_of(GIB).unwrap_or(log.peak).max(GIB);
-        notes.push(format!("device memory assumed: {} (twice the highest live bytes)", bytes_text(twice)));
+        notes.push(format!("device memory assumed: {} (twice the highest live bytes)", short_size(twice)));
         twice
     });
     log.recorder.finish("rmm", "", total, notes)

@@ -23,16 +23,14 @@ pub(crate) fn convert(arena: &Arena) -> Converted<SnapshotFile> {
     let place = Place::ROOT;
     let mut reader = Reader { arena, frames: HashMap::new(), stacks: HashMap::new(), items: 0, bytes: 0 };
     if matches!(arena.get(arena.root()), Node::List(_)) {
-        return Ok(SnapshotFile {
-            segments: reader.segments(arena.root(), &place)?,
-            ..SnapshotFile::default()
-        });
+        let segments = reader.segments(arena.root(), &place)?;
+        return Ok(with_every_device(SnapshotFile { segments, ..SnapshotFile::default() }));
     }
     let root = Dict::new(arena, arena.root(), &place)?;
     let Some(segments) = root.get("segments") else {
         return Err(place.fail("a dictionary without the key 'segments' is not a snapshot"));
     };
-    Ok(SnapshotFile {
+    Ok(with_every_device(SnapshotFile {
         segments: reader.segments(segments, &place.key("segments"))?,
         device_traces: match root.get("device_traces") {
             Some(id) => reader.traces(id, &place.key("device_traces"))?,
@@ -46,7 +44,15 @@ pub(crate) fn convert(arena: &Arena) -> Converted<SnapshotFile> {
             Some(id) => reader.annotations(id, &place.key("external_annotations"))?,
             None => Vec::new(),
         },
-    })
+    }))
+}
+
+/// Every device with segments has a history, if an empty one, as PyTorch writes it.
+fn with_every_device(mut file: SnapshotFile) -> SnapshotFile {
+    let devices = file.segments.iter().map(|s| s.device as usize + 1).max().unwrap_or(0);
+    let devices = devices.max(file.device_traces.len());
+    file.device_traces.resize_with(devices, Vec::new);
+    file
 }
 
 struct Reader<'a> {
@@ -277,9 +283,12 @@ fn settings(arena: &Arena, id: Id, place: &Place<'_>) -> Converted<Settings> {
         }
     }
     Ok(Settings {
-        source: source.map(|s| s.to_string()).unwrap_or_default(),
+        source: source.map(ToString::to_string).unwrap_or_default(),
         max_split_size: dict.i64_if("max_split_size").unwrap_or(default.max_split_size),
-        garbage_collection_threshold: dict.f64_if("garbage_collection_threshold").unwrap_or(0.0),
+        garbage_collection_threshold: dict
+            .f64_if("garbage_collection_threshold")
+            .filter(|v| v.is_finite())
+            .unwrap_or(default.garbage_collection_threshold),
         expandable_segments: flag("expandable_segments"),
         pinned_num_register_threads: dict
             .i64_if("pinned_num_register_threads")

@@ -11,8 +11,9 @@ use std::io;
 use super::encode::Encoder;
 use super::file::SnapshotFile;
 use super::history::{TraceAction, TraceEntry};
-use super::inspect::{bytes_text, site};
+use super::inspect::site;
 use super::timeline;
+use crate::units::short_size;
 
 /// Thread number of what concerns the whole device; segments follow.
 const DEVICE_TRACK: usize = 0;
@@ -106,7 +107,7 @@ impl<E: Encoder> Events<'_, E> {
     fn segment(&mut self, life: &Life, last: u64) -> io::Result<()> {
         let from = self.time(life.from);
         let until = life.until.map_or(last, |t| self.time(t));
-        self.begin("X", &format!("segment {}", bytes_text(life.size)), life.track + 1, from)?;
+        self.begin("X", &format!("segment {}", short_size(life.size)), life.track + 1, from)?;
         self.e.key_int("dur", until.saturating_sub(from))?;
         self.args(&[
             ("address", &format!("{:#x}", life.address)),
@@ -246,7 +247,7 @@ impl Lives {
         }
         for (track, ((address, size), members)) in tracks.into_iter().enumerate() {
             let stream = self.all[members[0]].stream;
-            self.names.push(format!("segment {address:#x} {} stream {stream:#x}", bytes_text(size)));
+            self.names.push(format!("segment {address:#x} {} stream {stream:#x}", short_size(size)));
             for index in members {
                 self.all[index].track = track;
             }

@@ -6,6 +6,9 @@ use super::file::{Annotation, Settings, SnapshotFile};
 use super::history::{Frames, TraceAction, TraceEntry};
 use super::snapshot::{BlockInfo, PoolKind, SegmentInfo};
 
+/// The function's name in a frame that is only a place in a file: `#[track_caller]` knows no names.
+pub(crate) const CALLER: &str = "(caller)";
+
 /// A format that can write nested values one after the other, without building them in memory.
 pub(crate) trait Encoder {
     fn begin_dict(&mut self) -> io::Result<()>;
@@ -117,7 +120,7 @@ fn frames<E: Encoder>(e: &mut E, frames: &Frames) -> io::Result<()> {
     e.begin_list()?;
     match frames {
         Frames::None => {}
-        Frames::Site(site) => frame(e, "(caller)", site.file(), site.line())?,
+        Frames::Site(site) => frame(e, CALLER, site.file(), site.line())?,
         Frames::Stack(stack) => {
             for f in stack.iter() {
                 frame(e, &f.name, &f.filename, f.line)?;

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use super::encode::CALLER;
 use super::file::SnapshotFile;
 use super::history::Frames;
 use super::snapshot::{BlockInfo, BlockState, PoolId, PoolKind, SegmentInfo};
+use crate::units::{count, short_size};
 
 /// How much to list, and what counts as pinned.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -141,6 +143,7 @@ pub fn site(frames: &Frames) -> String {
         Frames::Site(location) => format!("{}:{}", location.file(), location.line()),
         Frames::Stack(stack) => {
             match stack.iter().find(|f| !f.filename.is_empty() && &*f.filename != "??").or(stack.first()) {
+                Some(f) if &*f.name == CALLER => format!("{}:{}", f.filename, f.line),
                 Some(f) => format!("{}:{} {}", f.filename, f.line, f.name),
                 None => "(not recorded)".into(),
             }
@@ -249,47 +252,31 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Bytes in the unit that fits: `512 B`, `1.5 MiB`, `140 GiB`.
-pub fn bytes_text(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = usize::from(value < 100.0 && value.fract() != 0.0);
-    format!("{value:.digits$} {}", UNITS[unit])
-}
-
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let t = &self.totals;
         writeln!(f, "Device {}", self.device)?;
-        writeln!(f, "  reserved   {:>10}  in {} segments", bytes_text(t.reserved), t.segments)?;
+        writeln!(f, "  reserved   {:>10}  in {}", short_size(t.reserved), count(t.segments, "segment"))?;
         writeln!(
             f,
-            "  active     {:>10}  in {} blocks, of which allocated {}, rounding {}",
-            bytes_text(t.active),
-            t.active_blocks,
-            bytes_text(t.allocated),
-            bytes_text(t.rounding())
+            "  active     {:>10}  in {}, of which allocated {}, rounding {}",
+            short_size(t.active),
+            count(t.active_blocks, "block"),
+            short_size(t.allocated),
+            short_size(t.rounding())
         )?;
         writeln!(
             f,
-            "  inactive   {:>10}  in {} blocks ({:.1} % of reserved), largest {}",
-            bytes_text(t.inactive),
-            t.inactive_blocks,
+            "  inactive   {:>10}  in {} ({:.1} % of reserved), largest {}",
+            short_size(t.inactive),
+            count(t.inactive_blocks, "block"),
             t.idle() * 100.0,
-            bytes_text(t.largest_inactive)
+            short_size(t.largest_inactive)
         )?;
         writeln!(
             f,
             "  of which   {:>10}  in segments with active blocks (empty_cache keeps them); fragmentation {:.1} %",
-            bytes_text(t.inactive_split),
+            short_size(t.inactive_split),
             t.fragmentation() * 100.0
         )?;
         self.write_blocks(f)?;
@@ -306,7 +293,7 @@ impl Inspection {
             writeln!(
                 f,
                 "  {:>10}  {:#x}  stream {:#x}  {}{pending}",
-                bytes_text(b.size),
+                short_size(b.size),
                 b.address,
                 b.stream,
                 b.site
@@ -320,21 +307,21 @@ impl Inspection {
             f,
             "\nPinned segments: {}, with {} that can't go back to the driver",
             self.pinned_segments,
-            bytes_text(self.pinned_idle)
+            short_size(self.pinned_idle)
         )?;
         for p in &self.pinned {
             writeln!(
                 f,
                 "  {:>10}  {:#x}  {}, kept by {} ({:.1} %), largest hole {}",
-                bytes_text(p.size),
+                short_size(p.size),
                 p.address,
                 p.kind.name(),
-                bytes_text(p.active),
+                short_size(p.active),
                 ratio(p.active, p.size) * 100.0,
-                bytes_text(p.largest_hole)
+                short_size(p.largest_hole)
             )?;
             for b in &p.kept_by {
-                writeln!(f, "              {:>10}  {}", bytes_text(b.size), b.site)?;
+                writeln!(f, "              {:>10}  {}", short_size(b.size), b.site)?;
             }
         }
         Ok(())
@@ -343,7 +330,7 @@ impl Inspection {
     fn write_sites(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nCall sites by active bytes (of {})", self.site_count)?;
         for s in &self.sites {
-            writeln!(f, "  {:>10}  {:>6} blocks  {}", bytes_text(s.bytes), s.blocks, s.site)?;
+            writeln!(f, "  {:>10}  {:>12}  {}", short_size(s.bytes), count(s.blocks, "block"), s.site)?;
         }
         Ok(())
     }

@@ -210,8 +210,7 @@ impl Workload {
         simulated: Option<&SimDevice>,
         passes: u64,
     ) -> Result<ReplayReport, PlayError> {
-        let control = simulated.map_or(StreamControl::Real, |d| StreamControl::Simulated(d.clone()));
-        let mut pass = Pass { work: self, allocator, control, addresses: vec![0; self.allocations] };
+        let mut pass = self.pass(allocator, simulated);
         let before = allocator.memory_stats();
         let first_time = pass.run()?;
         let first = allocator.memory_stats();
@@ -221,6 +220,28 @@ impl Workload {
             times.push(pass.run()?);
         }
         Ok(self.report(&before, first_time, &first, times, &allocator.memory_stats()))
+    }
+
+    /// Plays the workload once and calls `look` while what the recording left allocated still is.
+    ///
+    /// # Errors
+    /// As [`play`](Workload::play).
+    pub fn play_and_look<R>(
+        &self,
+        allocator: &Allocator,
+        simulated: Option<&SimDevice>,
+        look: impl FnOnce() -> R,
+    ) -> Result<R, PlayError> {
+        let mut pass = self.pass(allocator, simulated);
+        pass.steps()?;
+        let seen = look();
+        pass.clean_up()?;
+        Ok(seen)
+    }
+
+    fn pass<'a>(&'a self, allocator: &'a Allocator, simulated: Option<&SimDevice>) -> Pass<'a> {
+        let control = simulated.map_or(StreamControl::Real, |d| StreamControl::Simulated(d.clone()));
+        Pass { work: self, allocator, control, addresses: vec![0; self.allocations] }
     }
 
     fn report(
@@ -274,6 +295,12 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn run(&mut self) -> Result<Duration, PlayError> {
+        let time = self.steps()?;
+        self.clean_up()?;
+        Ok(time)
+    }
+
+    fn steps(&mut self) -> Result<Duration, PlayError> {
         let mut deferred = HashMap::new();
         let mut next_slot = 0;
         let started = Instant::now();
@@ -295,9 +322,7 @@ impl Pass<'_> {
             };
             done.map_err(|error| PlayError { step, error })?;
         }
-        let time = started.elapsed();
-        self.clean_up().map_err(|error| PlayError { step: self.work.ops.len(), error })?;
-        Ok(time)
+        Ok(started.elapsed())
     }
 
     fn alloc(&mut self, slot: usize, size: u64, stream: u32) -> Result<(), Error> {
@@ -329,12 +354,10 @@ impl Pass<'_> {
     }
 
     /// Frees what the recording left allocated, so that the next pass begins like this one.
-    fn clean_up(&mut self) -> Result<(), Error> {
+    fn clean_up(&mut self) -> Result<(), PlayError> {
         self.control.release_all();
-        let live = self.addresses.iter_mut().map(std::mem::take).filter(|address| *address != 0);
-        for address in live {
-            self.allocator.free_raw(address)?;
-        }
-        Ok(())
+        let mut live = self.addresses.iter_mut().map(std::mem::take).filter(|address| *address != 0);
+        live.try_for_each(|address| self.allocator.free_raw(address))
+            .map_err(|error| PlayError { step: self.work.ops.len(), error })
     }
 }

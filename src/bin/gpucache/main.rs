@@ -1,6 +1,9 @@
 //! The command line of gpucache. Each command is a module with its `Args` and a `run`.
 
 mod cases;
+mod import;
+mod inspect;
+mod plot;
 mod replay;
 mod verify;
 
@@ -20,6 +23,9 @@ struct Cli {
 enum Command {
     Verify(verify::Args),
     Replay(replay::Args),
+    Import(import::Args),
+    Inspect(inspect::Args),
+    Plot(plot::Args),
 }
 
 /// What a command ends with. An error is printed as one line.
@@ -32,6 +38,9 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Verify(args) => verify::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Plot(args) => plot::run(&args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("gpucache: {error}");
