@@ -28,6 +28,32 @@ pub enum Error {
         /// What is known about it.
         reason: &'static str,
     },
+    /// The system has no more page-locked memory for this process, even after everything cached was given back.
+    #[error("out of pinned host memory: tried to allocate {requested} bytes (rounded to {rounded}); {active} bytes are in use, {cached} cached. Use fewer or smaller pinned buffers, or raise the limit on locked memory (ulimit -l, the container's memory limit)")]
+    HostOutOfMemory {
+        /// The request in bytes.
+        requested: u64,
+        /// The block that was asked of the system, in bytes.
+        rounded: u64,
+        /// Bytes of blocks handed out.
+        active: u64,
+        /// Bytes of cached blocks that could not be given back.
+        cached: u64,
+    },
+    /// A request for pinned memory of more than 1 EiB, or one whose size overflows.
+    #[error("out of pinned host memory: {requested} bytes are more than any machine has (the limit is 2^60)")]
+    HostTooLarge {
+        /// The request in bytes; the largest number where it overflows.
+        requested: u64,
+    },
+    /// The address is not the start of a live pinned block of this allocator.
+    #[error("invalid pinned host pointer: {address:#x} ({reason})")]
+    InvalidHostPointer {
+        /// The address given.
+        address: u64,
+        /// What is known about it.
+        reason: &'static str,
+    },
     /// A memory fraction outside 0 to 1 [spec 8.1].
     #[error("invalid fraction:{fraction}. Please set within [0, 1].")]
     InvalidFraction {
@@ -83,8 +109,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether this is an out-of-memory answer (of the device, of a cap or of a scope's budget).
+    /// Whether this is an out-of-memory answer (of the device, of a cap, of a scope's budget, of pinned memory).
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Error::OutOfMemory(_) | Error::TooLarge { .. } | Error::ScopeBudget { .. })
+        matches!(
+            self,
+            Error::OutOfMemory(_)
+                | Error::TooLarge { .. }
+                | Error::ScopeBudget { .. }
+                | Error::HostOutOfMemory { .. }
+                | Error::HostTooLarge { .. }
+        )
     }
 }

@@ -8,6 +8,7 @@ mod error;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod observe;
+mod pinned;
 #[cfg(feature = "plot")]
 pub mod plot;
 mod pool;
@@ -19,9 +20,10 @@ pub mod units;
 
 pub use allocator::{
     Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
-    MemPool, Upstream,
+    MemPool, PinnedAllocator, Upstream,
 };
 pub use config::Config;
 pub use cudarc;
 pub use device::cuda::{device_count, device_properties, is_available};
 pub use error::{Error, Result};
+pub use pinned::PinnedBuffer;

@@ -3,6 +3,7 @@
 mod allocation;
 mod builder;
 mod hooks;
+mod pinned;
 mod pool;
 mod raw;
 mod stats;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 pub use self::allocation::{Allocation, AllocationParts};
 pub use self::builder::Builder;
+pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
 pub use self::stats::HistoryOptions;
 pub use crate::engine::{EmptyCacheReport, Forecast, KeptReason, KeptSegment, Upstream};

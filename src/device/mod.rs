@@ -247,6 +247,11 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
         Err(DeviceError::NotSupported { call: "cuMemSetAccess" })
     }
 
+    /// Whether host memory of this device is memory of this process that can be read and written. A simulation may
+    /// give bare addresses; there are no pinned buffers then.
+    fn host_memory_is_real(&self) -> bool {
+        true
+    }
     /// Allocates page-locked host memory (`cuMemHostAlloc`).
     fn host_malloc(&self, _bytes: u64) -> DeviceResult<u64> {
         Err(DeviceError::NotSupported { call: "cuMemHostAlloc" })

@@ -51,6 +51,7 @@ impl Core {
             next.expandable_segments = false;
         }
         *config = next;
+        self.host.set_config(&config);
         let rules = Rules::new(&config);
         let armed = self.gc_armed(&config);
         if config.caching {

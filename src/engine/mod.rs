@@ -55,6 +55,7 @@ use self::shared::Shared;
 use self::trace::Ring;
 use crate::config::Config;
 use crate::device::{Device, DeviceProperties, Stream};
+use crate::pinned::Host;
 use crate::size::Rules;
 
 pub use self::forecast::Forecast;
@@ -107,6 +108,8 @@ pub(crate) struct Core {
     addresses: Addresses,
     /// Those that the table does not cover: exact sizes of the driver's, five-level addresses.
     far_addresses: Mutex<HashMap<u64, addresses::Place>>,
+    /// Pinned host memory; it has nothing to do with the rest.
+    pub(crate) host: Arc<Host>,
     me: Weak<Core>,
 }
 
@@ -119,6 +122,7 @@ impl Core {
             limits::notice_no_virtual_memory();
             config.expandable_segments = false;
         }
+        let host = Host::new(device.clone(), &config);
         let core = Arc::new_cyclic(|me| Core {
             device,
             properties,
@@ -137,6 +141,7 @@ impl Core {
             closing: close::Closing::default(),
             addresses: Addresses::default(),
             far_addresses: Mutex::default(),
+            host,
             me: me.clone(),
         });
         core.apply_fraction(fraction);

@@ -47,6 +47,7 @@ pub(crate) struct Player {
 
 impl Player {
     pub(crate) fn new(allocator: Allocator, header: &Header, control: StreamControl) -> Self {
+        let host = HostSide::new(allocator.pinned());
         Player {
             allocator,
             streams: header.stream_handles(),
@@ -59,7 +60,7 @@ impl Player {
             last_graph_id: 0,
             graph_extras: Vec::new(),
             pools_are_no_split: header.case.contains("no_split"),
-            host: HostSide::default(),
+            host,
         }
     }
 

@@ -29,7 +29,7 @@ impl Stat {
         }
     }
 
-    fn nested(&self) -> Nested {
+    pub(super) fn nested(&self) -> Nested {
         Nested::Group(self.fields().map(|(name, value)| (name, Nested::Value(value))).into())
     }
 }

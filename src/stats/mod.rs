@@ -1,8 +1,10 @@
-//! The 122 statistics [spec 9]: their types and names. How they are kept is the engine's business.
+//! The 122 statistics of device memory [spec 9] and the 28 of pinned memory: their types and names. How they are kept is the engine's business.
 
+mod host;
 mod keys;
 pub mod summary;
 
+pub use host::{DurationStat, HostMemoryStats};
 pub use keys::Nested;
 
 /// One statistic [spec 9.1].

@@ -132,6 +132,10 @@ impl Device for SimDevice {
         })
     }
 
+    fn host_memory_is_real(&self) -> bool {
+        self.shared.gpu.state.lock().processes[self.shared.index].host.is_real()
+    }
+
     fn host_malloc(&self, bytes: u64) -> DeviceResult<u64> {
         self.call(SimCall::HostMalloc { bytes }, |p, _| p.host.malloc(bytes))
     }

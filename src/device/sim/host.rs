@@ -27,6 +27,10 @@ impl Host {
         Host { real, limit, in_use: 0, next_fake: FAKE_BASE, allocated, registered }
     }
 
+    pub(super) fn is_real(&self) -> bool {
+        self.real
+    }
+
     pub(super) fn malloc(&mut self, bytes: u64) -> Outcome<u64> {
         if bytes == 0 {
             return Err(Refusal::misuse(code::INVALID_VALUE, "0 bytes"));

@@ -1,0 +1,274 @@
+//! The caching allocator of pinned (page-locked) host memory [spec 17].
+//!
+//! Freed blocks wait in lists by size class, the power of two above the request, and are handed out again, the
+//! newest first; nothing is split. A block that streams still use waits for an event on each of them.
+//!
+//! Locks are short and none is held over a driver call or user code. Only one is held at a time.
+
+mod block;
+mod buffer;
+mod counters;
+mod events;
+mod live;
+mod pools;
+mod source;
+mod worker;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+
+use self::block::{Block, CLASSES, Origin, Pool};
+use self::counters::Counters;
+use self::live::{Live, LiveBlocks, Uses};
+use self::pools::Pools;
+use self::source::{Source, system_free};
+use self::worker::Worker;
+use crate::config::{Config, PinnedConfig};
+use crate::device::{Device, DeviceResult, Event, Stream};
+use crate::error::{Error, Result};
+use crate::observe::snapshot::PoolId;
+use crate::stats::HostMemoryStats;
+
+pub use self::buffer::PinnedBuffer;
+
+pub(crate) use self::live::Owner;
+pub(crate) use self::pools::Filter;
+
+#[derive(Debug)]
+struct Options {
+    pinned: PinnedConfig,
+    mirror_defects: bool,
+}
+
+impl Options {
+    fn of(config: &Config) -> Self {
+        Options { pinned: config.pinned.clone(), mirror_defects: config.mirror_defects }
+    }
+}
+
+/// The pinned memory of one allocator. It lives as long as a handle or a buffer does.
+#[derive(Debug)]
+pub(crate) struct Host {
+    device: Arc<dyn Device>,
+    options: RwLock<Options>,
+    pools: Pools,
+    live: LiveBlocks,
+    source: Source,
+    /// Blocks that graphs use: kept to the end.
+    retained: Mutex<Vec<Block>>,
+    spare_events: Mutex<Vec<Event>>,
+    counters: Counters,
+    worker: Worker,
+    me: Weak<Host>,
+}
+
+impl Host {
+    pub(crate) fn new(device: Arc<dyn Device>, config: &Config) -> Arc<Self> {
+        Arc::new_cyclic(|me| Host {
+            device,
+            options: RwLock::new(Options::of(config)),
+            pools: Pools::default(),
+            live: LiveBlocks::default(),
+            source: Source::default(),
+            retained: Mutex::default(),
+            spare_events: Mutex::default(),
+            counters: Counters::default(),
+            worker: Worker::default(),
+            me: me.clone(),
+        })
+    }
+
+    /// Puts changed options in force.
+    pub(crate) fn set_config(&self, config: &Config) {
+        *self.options.write() = Options::of(config);
+        // The thread sees that it is not wanted any more.
+        self.worker.wake();
+    }
+
+    pub(crate) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    fn pinned_options(&self) -> (PinnedConfig, bool) {
+        let options = self.options.read();
+        (options.pinned.clone(), options.mirror_defects)
+    }
+
+    /// Allocates; 0 bytes give address 0 [spec 17.1].
+    pub(crate) fn alloc(&self, bytes: u64, stream: Stream, owner: Owner) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let (options, mirror) = self.pinned_options();
+        let size = block::rounded(bytes, &options)?;
+        let route = self.pools.route(stream);
+        let in_background = self.worker.is_running() && Arc::ptr_eq(&route.pool, &self.pools.default);
+        // While the stream is being captured, events count as not complete.
+        if !route.capturing && !in_background {
+            self.process_events(&route.pool)?;
+        }
+        let block = match route.pool.take(size) {
+            Some(block) => block,
+            None => self.obtain(bytes, size, &route.pool, &options, mirror)?,
+        };
+        self.counters.handed_out(block.size, mirror);
+        let (pool, captured) = (route.pool, route.capturing);
+        self.live.insert(Live { block, pool, owner, captured, uses: Uses::new() });
+        Ok(block.address)
+    }
+
+    /// A block from the system. When there is none, cached ones are given back first (PyTorch fails at once).
+    fn obtain(
+        &self,
+        bytes: u64,
+        size: u64,
+        pool: &Pool,
+        options: &PinnedConfig,
+        mirror: bool,
+    ) -> Result<Block> {
+        if options.use_background_threads {
+            self.worker.start(self.me.clone());
+        }
+        let attempt = || self.source.obtain(&*self.device, size, options, &self.counters);
+        let mut answer = attempt();
+        if answer.as_ref().is_err_and(|error| error.is_out_of_memory()) && !mirror {
+            self.release_cached()?;
+            answer = attempt();
+        }
+        let block = answer.map_err(|error| {
+            if error.is_out_of_memory() { self.out_of_memory(bytes, size) } else { error.into() }
+        })?;
+        pool.blocks.fetch_add(1, Ordering::AcqRel);
+        self.counters.obtained(size);
+        Ok(block)
+    }
+
+    #[cold]
+    fn out_of_memory(&self, requested: u64, rounded: u64) -> Error {
+        let stats = self.counters.read();
+        let active = stats.active_bytes.current;
+        let cached = stats.allocated_bytes.current - active;
+        // Under `mirror_defects` the active bytes are PyTorch's wrong ones.
+        Error::HostOutOfMemory { requested, rounded, active: active as u64, cached: cached.max(0) as u64 }
+    }
+
+    /// Gives back what was allocated.
+    pub(crate) fn free(&self, address: u64, owner: Owner) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let live = self.live.take(address, owner)?;
+        let outcome = self.give_back(live);
+        self.catch(outcome)
+    }
+
+    /// Notes that work on `stream` uses the block.
+    pub(crate) fn record_event(&self, address: u64, stream: Stream) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let captured = self.device.capture_status(stream);
+        // Without an answer the stream counts all the same.
+        self.live.record(address, stream, matches!(captured, Ok(Some(_))))?;
+        captured?;
+        Ok(())
+    }
+
+    /// Returns idle blocks to the system [spec 17.4]. Answers how many bytes.
+    pub(crate) fn empty_cache(&self) -> Result<u64> {
+        let before = self.counters.read().allocated_bytes.freed;
+        let outcome = self.release_cached();
+        self.catch(outcome)?;
+        Ok((self.counters.read().allocated_bytes.freed - before).max(0) as u64)
+    }
+
+    fn release_cached(&self) -> DeviceResult<()> {
+        let mut outcome = Ok(());
+        for pool in self.pools.releasable() {
+            outcome = outcome.and(self.process_events(&pool));
+            for class in 0..CLASSES {
+                for block in pool.drain(class) {
+                    outcome = outcome.and(self.release(&pool, block));
+                }
+            }
+        }
+        self.pools.forget_empty();
+        outcome
+    }
+
+    /// Returns one block to the system; if that fails it stays cached.
+    fn release(&self, pool: &Pool, block: Block) -> DeviceResult<()> {
+        let mirror = self.options.read().mirror_defects;
+        if let Err(error) = self.source.release(&*self.device, block, &self.counters, mirror) {
+            pool.put(block);
+            return Err(error);
+        }
+        pool.blocks.fetch_sub(1, Ordering::AcqRel);
+        self.counters.released(block.size);
+        Ok(())
+    }
+
+    /// Applies `pinned_free_catch_all`.
+    fn catch(&self, outcome: DeviceResult<()>) -> Result<()> {
+        match outcome {
+            Err(error) if self.options.read().pinned.free_catch_all => {
+                eprintln!("gpucache: pinned memory could not be given back ({error}); it is kept");
+                Ok(())
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    pub(crate) fn begin_allocate(&self, id: PoolId, filter: Filter) -> Result<()> {
+        self.pools.begin(id, filter)
+    }
+
+    pub(crate) fn end_allocate(&self, id: PoolId) -> Result<()> {
+        self.pools.end(id)
+    }
+
+    pub(crate) fn release_pool(&self, id: PoolId) -> Result<()> {
+        self.pools.release_use(id)
+    }
+
+    pub(crate) fn stats(&self) -> HostMemoryStats {
+        self.counters.read()
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        self.counters.reset_peak();
+    }
+
+    pub(crate) fn reset_accumulated(&self) {
+        self.counters.reset_accumulated();
+    }
+}
+
+impl Drop for Host {
+    /// Gives everything back but what somebody still has by its address. Nobody is left to hear of a failure.
+    fn drop(&mut self) {
+        self.worker.stop();
+        let mut blocks = Vec::new();
+        for pool in self.pools.all() {
+            blocks.extend(self.drain_pending(&pool));
+            blocks.extend((0..CLASSES).flat_map(|class| pool.drain(class)));
+        }
+        let retained = std::mem::take(&mut *self.retained.lock());
+        if !retained.is_empty() && self.device.device_synchronize().is_ok() {
+            blocks.extend(retained);
+        }
+        for block in blocks.into_iter().filter(|block| block.origin != Origin::Reserve) {
+            let _ = system_free(&*self.device, block, &self.counters);
+        }
+        if let Some(memory) = self.source.take_reserve()
+            && !self.live.any(|live| live.block.origin == Origin::Reserve)
+        {
+            let _ = system_free(&*self.device, memory, &self.counters);
+        }
+        for event in self.spare_events.get_mut().drain(..) {
+            let _ = self.device.event_destroy(event);
+        }
+    }
+}

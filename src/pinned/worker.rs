@@ -1,0 +1,108 @@
+//! The thread that looks for finished events, so that allocation need not (`pinned_use_background_threads`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Host;
+
+/// How often it looks while something waits [spec 17.3].
+const INTERVAL: Duration = Duration::from_micros(100);
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    /// Something was freed that waits for events.
+    work: bool,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The thread, if it was needed so far.
+#[derive(Debug, Default)]
+pub(super) struct Worker {
+    running: AtomicBool,
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Worker {
+    /// Whether the thread is there; else allocation looks for events itself.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Starts the thread unless it is there. Where the system has no thread for us, nothing is lost but speed.
+    pub(super) fn start(&self, host: Weak<Host>) {
+        if self.is_running() {
+            return;
+        }
+        let mut thread = self.thread.lock();
+        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let signal = self.signal.clone();
+        let builder = thread::Builder::new().name("gpucache-pinned".to_owned());
+        if let Ok(handle) = builder.spawn(move || run(&host, &signal)) {
+            self.running.store(true, Ordering::Release);
+            *thread = Some(handle);
+        }
+    }
+
+    /// Tells the thread that there is something to look for.
+    pub(super) fn wake(&self) {
+        if self.is_running() {
+            self.signal.state.lock().work = true;
+            self.signal.changed.notify_all();
+        }
+    }
+
+    /// Ends the thread and waits for it.
+    pub(super) fn stop(&self) {
+        self.signal.state.lock().stop = true;
+        self.signal.changed.notify_all();
+        let thread = self.thread.lock().take();
+        // The thread itself may be the one that lets the last reference go.
+        if let Some(thread) = thread.filter(|t| t.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Signal {
+    /// Sleeps until it is time to look again. Whether to stop.
+    fn sleep(&self, nothing_waits: bool) -> bool {
+        let mut state = self.state.lock();
+        if nothing_waits {
+            self.changed.wait_while(&mut state, |state| !state.stop && !state.work);
+        } else if !state.stop {
+            self.changed.wait_for(&mut state, INTERVAL);
+        }
+        state.work = false;
+        state.stop
+    }
+}
+
+fn run(host: &Weak<Host>, signal: &Signal) {
+    while let Some(strong) = host.upgrade() {
+        if !strong.options.read().pinned.use_background_threads {
+            strong.worker.running.store(false, Ordering::Release);
+            return;
+        }
+        let pool = &strong.pools.default;
+        // A failing driver fails every later call too; those have somebody to tell it to.
+        let _ = strong.process_events(pool);
+        let nothing_waits = pool.waiting.load(Ordering::Acquire) == 0;
+        drop(strong);
+        if signal.sleep(nothing_waits) {
+            return;
+        }
+    }
+}
