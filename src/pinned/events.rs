@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use smallvec::SmallVec;
 
 use super::Host;
-use super::block::{Block, Pool};
+use super::block::{Block, Origin, Pool};
 use super::counters::Return;
 use super::live::{Live, Uses};
 use crate::device::{DeviceResult, Event, Stream};
@@ -107,9 +107,10 @@ impl Host {
     /// Another try for blocks without events. Failures were reported when the block was freed.
     fn retry_deferred(&self, pool: &Pool) {
         let deferred = std::mem::take(&mut pool.pending.lock().deferred);
-        pool.waiting.fetch_sub(deferred.len(), Ordering::AcqRel);
         for (block, uses) in deferred {
             let _ = self.insert_events(pool, block, uses);
+            // Afterwards, so that the count is never 0 while something waits.
+            pool.waiting.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -120,7 +121,8 @@ impl Host {
             (options.pinned.max_cached_size, options.mirror_defects)
         };
         self.counters.came_back(block.size, how, mirror);
-        if max_cached.is_some_and(|max| block.size > max) {
+        // The reserve segment's memory cannot go back to the system.
+        if block.origin != Origin::Reserve && max_cached.is_some_and(|max| block.size > max) {
             return self.release(pool, block);
         }
         pool.put(block);

@@ -134,7 +134,8 @@ impl Host {
         let attempt = || self.source.obtain(&*self.device, size, options, &self.counters);
         let mut answer = attempt();
         if answer.as_ref().is_err_and(|error| error.is_out_of_memory()) && !mirror {
-            self.release_cached()?;
+            // What the driver would not take back stays cached; the second attempt tells if that matters.
+            let _ = self.release_cached();
             answer = attempt();
         }
         let block = answer.map_err(|error| {
@@ -178,24 +179,27 @@ impl Host {
 
     /// Returns idle blocks to the system [spec 17.4]. Answers how many bytes.
     pub(crate) fn empty_cache(&self) -> Result<u64> {
-        let before = self.counters.read().allocated_bytes.freed;
-        let outcome = self.release_cached();
+        let (bytes, outcome) = self.release_cached();
         self.catch(outcome)?;
-        Ok((self.counters.read().allocated_bytes.freed - before).max(0) as u64)
+        Ok(bytes)
     }
 
-    fn release_cached(&self) -> DeviceResult<()> {
+    /// The bytes released, and the first failure. A failure ends nothing.
+    fn release_cached(&self) -> (u64, DeviceResult<()>) {
+        let mut bytes = 0;
         let mut outcome = Ok(());
         for pool in self.pools.releasable() {
             outcome = outcome.and(self.process_events(&pool));
             for class in 0..CLASSES {
                 for block in pool.drain(class) {
-                    outcome = outcome.and(self.release(&pool, block));
+                    let released = self.release(&pool, block);
+                    bytes += if released.is_ok() { block.size } else { 0 };
+                    outcome = outcome.and(released);
                 }
             }
         }
         self.pools.forget_empty();
-        outcome
+        (bytes, outcome)
     }
 
     /// Returns one block to the system; if that fails it stays cached.

@@ -81,8 +81,11 @@ impl Pools {
     pub(super) fn end(&self, id: PoolId) -> Result<()> {
         let mut table = self.table.write();
         let found = table.active.iter().position(|(active, ..)| *active == id);
-        table.active.remove(found.ok_or_else(|| misuse(id, "is not being allocated to"))?);
+        let ended = table.active.remove(found.ok_or_else(|| misuse(id, "is not being allocated to"))?);
         self.active.store(table.active.len(), Ordering::Release);
+        // The filter is user code, its drop too.
+        drop(table);
+        drop(ended);
         Ok(())
     }
 

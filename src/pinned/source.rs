@@ -60,8 +60,9 @@ impl Source {
         }
         *reserve = Reserve::Absent;
         drop(reserve);
-        if let Ok(memory) = system_alloc(device, options.reserve_segment_size, options, counters) {
-            *self.reserve.lock() = Reserve::Segment { memory, used: 0, blocks: 0 };
+        match system_alloc(device, options.reserve_segment_size, options, counters) {
+            Ok(memory) => *self.reserve.lock() = Reserve::Segment { memory, used: 0, blocks: 0 },
+            Err(error) => eprintln!("gpucache: pinned_reserve_segment_size_mb has no effect: {error}"),
         }
     }
 

@@ -21,6 +21,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Signal {
+    running: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -28,7 +29,6 @@ struct Signal {
 /// The thread, if it was needed so far.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
-    running: AtomicBool,
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Whether the thread is there; else allocation looks for events itself.
     pub(super) fn is_running(&self) -> bool {
-        self.running.load(Ordering::Acquire)
+        self.signal.running.load(Ordering::Acquire)
     }
 
     /// Starts the thread unless it is there. Where the system has no thread for us, nothing is lost but speed.
@@ -48,12 +48,10 @@ impl Worker {
         if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
-        let signal = self.signal.clone();
+        let running = Running::begin(self.signal.clone());
         let builder = thread::Builder::new().name("gpucache-pinned".to_owned());
-        if let Ok(handle) = builder.spawn(move || run(&host, &signal)) {
-            self.running.store(true, Ordering::Release);
-            *thread = Some(handle);
-        }
+        // If it fails, `running` ends with the closure that it belongs to.
+        *thread = builder.spawn(move || run(&host, &running.signal)).ok();
     }
 
     /// Tells the thread that there is something to look for.
@@ -76,6 +74,24 @@ impl Worker {
     }
 }
 
+/// As long as it exists, allocation leaves the events to the thread.
+struct Running {
+    signal: Arc<Signal>,
+}
+
+impl Running {
+    fn begin(signal: Arc<Signal>) -> Self {
+        signal.running.store(true, Ordering::Release);
+        Running { signal }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal.running.store(false, Ordering::Release);
+    }
+}
+
 impl Signal {
     /// Sleeps until it is time to look again. Whether to stop.
     fn sleep(&self, nothing_waits: bool) -> bool {
@@ -93,7 +109,6 @@ impl Signal {
 fn run(host: &Weak<Host>, signal: &Signal) {
     while let Some(strong) = host.upgrade() {
         if !strong.options.read().pinned.use_background_threads {
-            strong.worker.running.store(false, Ordering::Release);
             return;
         }
         let pool = &strong.pools.default;
