@@ -108,23 +108,23 @@ fn the_newest_block_of_the_class_is_reused_without_a_driver_call() {
 #[test]
 fn a_block_waits_for_its_streams() {
     let bed = Bed::new("");
-    let (s, t) = (bed.device.create_stream(), bed.device.create_stream());
-    bed.device.hold(s);
-    bed.device.hold(t);
-    let a = bed.host_alloc_raw(4096).unwrap();
-    for stream in [s, t, s] {
-        bed.record_event(a, stream).unwrap();
+    let (fast, slow) = (bed.device.create_stream(), bed.device.create_stream());
+    bed.device.hold(fast);
+    bed.device.hold(slow);
+    let first = bed.host_alloc_raw(4096).unwrap();
+    for stream in [fast, slow, fast] {
+        bed.record_event(first, stream).unwrap();
     }
-    bed.host_free_raw(a).unwrap();
+    bed.host_free_raw(first).unwrap();
     assert_eq!(bed.calls(CallKind::EventRecord), 2, "one event per stream");
-    let b = bed.host_alloc_raw(4096).unwrap();
-    assert_ne!(a, b);
-    bed.device.release(s);
-    let c = bed.host_alloc_raw(4096).unwrap();
-    assert_ne!(a, c, "one of two events is not complete");
-    bed.device.release(t);
-    assert_eq!(bed.host_alloc_raw(4096).unwrap(), a);
-    for address in [a, b, c] {
+    let second = bed.host_alloc_raw(4096).unwrap();
+    assert_ne!(first, second);
+    bed.device.release(fast);
+    let third = bed.host_alloc_raw(4096).unwrap();
+    assert_ne!(first, third, "one of two events is not complete");
+    bed.device.release(slow);
+    assert_eq!(bed.host_alloc_raw(4096).unwrap(), first);
+    for address in [first, second, third] {
         bed.host_free_raw(address).unwrap();
     }
 }

@@ -26,7 +26,7 @@ use self::pools::Pools;
 use self::source::{Source, system_free};
 use self::worker::Worker;
 use crate::config::{Config, PinnedConfig};
-use crate::device::{Device, DeviceResult, Event, Stream};
+use crate::device::{Device, DeviceError, DeviceResult, Event, Stream};
 use crate::error::{Error, Result};
 use crate::observe::snapshot::PoolId;
 use crate::stats::HostMemoryStats;
@@ -133,7 +133,7 @@ impl Host {
         }
         let attempt = || self.source.obtain(&*self.device, size, options, &self.counters);
         let mut answer = attempt();
-        if answer.as_ref().is_err_and(|error| error.is_out_of_memory()) && !mirror {
+        if answer.as_ref().is_err_and(DeviceError::is_out_of_memory) && !mirror {
             // What the driver would not take back stays cached; the second attempt tells if that matters.
             let _ = self.release_cached();
             answer = attempt();

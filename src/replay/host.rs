@@ -1,4 +1,4 @@
-//! The pinned host memory of a replay. The place to connect gpucache's own, once it is there.
+//! The pinned host memory of a replay.
 
 use super::request::Request;
 use crate::allocator::PinnedAllocator;
@@ -12,7 +12,6 @@ pub(crate) struct HostSide {
     addresses: Vec<u64>,
 }
 
-#[expect(clippy::unused_self, reason = "there is no pinned memory to keep yet")]
 impl HostSide {
     pub(crate) fn new(pinned: PinnedAllocator) -> Self {
         HostSide { pinned, addresses: Vec::new() }

@@ -1,7 +1,9 @@
 //! The 28 statistics [spec 17.5], and what PyTorch has wrong there [spec 23.1].
 
+use std::collections::HashMap;
+
 use gpucache::device::Stream;
-use gpucache::device::sim::SimDevice;
+use gpucache::device::sim::{CallKind, SimDevice};
 use gpucache::stats::Nested;
 
 use super::Bed;
@@ -116,4 +118,51 @@ fn peaks_are_those_of_the_sum() {
         bed.host_free_raw(address).unwrap();
     }
     assert_eq!((bed.stat("active_requests.peak"), bed.stat("active_bytes.peak")), (1, 16384));
+}
+
+/// Plays one line of `events.tsv`; a new block for an `a`.
+fn play(bed: &Bed, request: &str, blocks: &[u64], streams: &[Stream; 2]) -> Option<u64> {
+    let (code, rest) = request.split_once(' ').unwrap_or((request, ""));
+    let numbers: Vec<usize> = rest.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    match code {
+        "a" => return Some(bed.host_alloc_raw(numbers[0]).unwrap()),
+        "f" => bed.host_free_raw(blocks[numbers[0]]).unwrap(),
+        "r" => bed.record_event(blocks[numbers[0]], streams[numbers[1]]).unwrap(),
+        "b" => bed.device.hold(streams[numbers[0]]),
+        "s" => bed.device.release(streams[numbers[0]]),
+        "e" => drop(bed.host_empty_cache().unwrap()),
+        "p" => bed.reset_peak_host_memory_stats(),
+        "P" => bed.reset_accumulated_host_memory_stats(),
+        other => panic!("{other}"),
+    }
+    None
+}
+
+#[test]
+fn pytorch_answers_to_random_requests_with_events() {
+    let bed = Bed::new("mirror_defects:True");
+    let streams = [bed.device.create_stream(), bed.device.create_stream()];
+    let mut blocks = Vec::new();
+    let mut ours: HashMap<&str, u64> = HashMap::new();
+    let lines = include_str!("../data/pinned/events.tsv").lines().filter(|line| !line.starts_with('#'));
+    for (number, line) in lines.enumerate() {
+        let mut fields = line.split('\t');
+        let (request, expected) = (fields.next().unwrap(), fields.next().unwrap());
+        let calls = bed.calls(CallKind::HostMalloc);
+        if let Some(address) = play(&bed, request, &blocks, &streams) {
+            blocks.push(address);
+            let theirs = fields.next().unwrap();
+            if bed.calls(CallKind::HostMalloc) == calls {
+                assert_eq!(ours.get(theirs), Some(&address), "line {number}: another block was reused");
+            } else {
+                ours.insert(theirs, address);
+            }
+        }
+        let got = figures(&bed).map(|figure| figure.map(|value| value.to_string()).join(" ")).join(" ");
+        assert_eq!(got, expected, "line {number}: {request}");
+    }
+    // Those that were freed already are refused, or free their successor.
+    for address in blocks {
+        let _ = bed.host_free_raw(address);
+    }
 }
