@@ -230,7 +230,9 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "integer > 0",
         meaning: "One pinned segment of this many MiB from which pinned blocks are cut until it is used up. 0 \
             (default): none.",
-        interaction: "Blocks cut from it return to the cache, never to the system.",
+        interaction: "Read when the first block is needed. Blocks cut from it return to the cache, never to the \
+            system; after `host_empty_cache` it is cut anew once all of them are free. If the system refuses it, \
+            a notice says so and blocks come without it.",
         gain: "One slow driver call at the start instead of many later.",
         parser: Parser::Cuda,
         set: |c, v| {
@@ -275,7 +277,7 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "integer",
         meaning: "Pinned blocks above this many MiB are released instead of cached, and not rounded to a power \
             of two.",
-        interaction: "None.",
+        interaction: "Not for blocks of the reserve segment.",
         gain: "Rare large buffers do not stay pinned.",
         parser: Parser::Cuda,
         set: |c, v| {
@@ -289,8 +291,8 @@ pub static OPTIONS: &[ConfigOption] = &[
         aliases: &[],
         origin: "PyTorch 2.12",
         range: "`True`, `False`",
-        meaning: "Errors while pinned memory is given back are reported and swallowed.",
-        interaction: "None.",
+        meaning: "Errors while pinned memory is given back are reported (on standard error) and swallowed.",
+        interaction: "The memory is kept for another try in any case.",
         gain: "A program that shuts down does not fail over memory it no longer needs.",
         parser: Parser::Cuda,
         set: |c, v| v.boolean().map(|on| c.pinned.free_catch_all = on),
