@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
-use super::Host;
+use super::HostState;
 use super::block::{Block, Origin, Pool};
 use super::counters::Return;
 use super::live::{Live, Uses};
@@ -30,7 +30,7 @@ pub(super) struct Pending {
 
 type Events = SmallVec<[Event; 2]>;
 
-impl Host {
+impl HostState {
     /// Gives back a block, at once or when its streams are done with it.
     pub(super) fn give_back(&self, live: Live) -> DeviceResult<()> {
         if live.uses.is_empty() {
@@ -99,7 +99,8 @@ impl Host {
             self.spare_events.lock().push(event);
             pool.waiting.fetch_sub(1, Ordering::AcqRel);
             if waiting.events.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.recycle(pool, waiting.block, Return::AfterEvents)?;
+                // A block that is too large to be kept but cannot be released is cached: no reason to refuse a request.
+                let _ = self.recycle(pool, waiting.block, Return::AfterEvents);
             }
         }
     }

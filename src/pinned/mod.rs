@@ -14,6 +14,7 @@ mod pools;
 mod source;
 mod worker;
 
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -48,9 +49,16 @@ impl Options {
     }
 }
 
-/// The pinned memory of one allocator. It lives as long as a handle or a buffer does.
+/// The pinned memory of one allocator, shared by its handles and buffers. Its end ends the background thread and
+/// gives everything back.
 #[derive(Debug)]
 pub(crate) struct Host {
+    state: Arc<HostState>,
+}
+
+/// What the background thread shares too.
+#[derive(Debug)]
+pub(crate) struct HostState {
     device: Arc<dyn Device>,
     options: RwLock<Options>,
     pools: Pools,
@@ -61,12 +69,12 @@ pub(crate) struct Host {
     spare_events: Mutex<Vec<Event>>,
     counters: Counters,
     worker: Worker,
-    me: Weak<Host>,
+    me: Weak<HostState>,
 }
 
 impl Host {
     pub(crate) fn new(device: Arc<dyn Device>, config: &Config) -> Arc<Self> {
-        Arc::new_cyclic(|me| Host {
+        let state = Arc::new_cyclic(|me| HostState {
             device,
             options: RwLock::new(Options::of(config)),
             pools: Pools::default(),
@@ -77,9 +85,27 @@ impl Host {
             counters: Counters::default(),
             worker: Worker::default(),
             me: me.clone(),
-        })
+        });
+        Arc::new(Host { state })
     }
+}
 
+impl Deref for Host {
+    type Target = HostState;
+
+    fn deref(&self) -> &HostState {
+        &self.state
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // After this the state has no other owner.
+        self.worker.stop();
+    }
+}
+
+impl HostState {
     /// Puts changed options in force.
     pub(crate) fn set_config(&self, config: &Config) {
         *self.options.write() = Options::of(config);
@@ -128,8 +154,10 @@ impl Host {
         options: &PinnedConfig,
         mirror: bool,
     ) -> Result<Block> {
-        if options.use_background_threads {
-            self.worker.start(self.me.clone());
+        if options.use_background_threads
+            && let Some(state) = self.me.upgrade()
+        {
+            self.worker.start(state);
         }
         let attempt = || self.source.obtain(&*self.device, size, options, &self.counters);
         let mut answer = attempt();
@@ -250,10 +278,9 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for HostState {
     /// Gives everything back but what somebody still has by its address. Nobody is left to hear of a failure.
     fn drop(&mut self) {
-        self.worker.stop();
         let mut blocks = Vec::new();
         for pool in self.pools.all() {
             blocks.extend(self.drain_pending(&pool));

@@ -1,13 +1,13 @@
 //! The thread that looks for finished events, so that allocation need not (`pinned_use_background_threads`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::Host;
+use super::HostState;
 
 /// How often it looks while something waits [spec 17.3].
 const INTERVAL: Duration = Duration::from_micros(100);
@@ -40,7 +40,7 @@ impl Worker {
     }
 
     /// Starts the thread unless it is there. Where the system has no thread for us, nothing is lost but speed.
-    pub(super) fn start(&self, host: Weak<Host>) {
+    pub(super) fn start(&self, host: Arc<HostState>) {
         if self.is_running() {
             return;
         }
@@ -67,8 +67,8 @@ impl Worker {
         self.signal.state.lock().stop = true;
         self.signal.changed.notify_all();
         let thread = self.thread.lock().take();
-        // The thread itself may be the one that lets the last reference go.
-        if let Some(thread) = thread.filter(|t| t.thread().id() != thread::current().id()) {
+        if let Some(thread) = thread {
+            // It fails if the thread panicked, which the thread itself has reported.
             let _ = thread.join();
         }
     }
@@ -106,17 +106,12 @@ impl Signal {
     }
 }
 
-fn run(host: &Weak<Host>, signal: &Signal) {
-    while let Some(strong) = host.upgrade() {
-        if !strong.options.read().pinned.use_background_threads {
-            return;
-        }
-        let pool = &strong.pools.default;
+fn run(host: &HostState, signal: &Signal) {
+    while host.options.read().pinned.use_background_threads {
+        let pool = &host.pools.default;
         // A failing driver fails every later call too; those have somebody to tell it to.
-        let _ = strong.process_events(pool);
-        let nothing_waits = pool.waiting.load(Ordering::Acquire) == 0;
-        drop(strong);
-        if signal.sleep(nothing_waits) {
+        let _ = host.process_events(pool);
+        if signal.sleep(pool.waiting.load(Ordering::Acquire) == 0) {
             return;
         }
     }
