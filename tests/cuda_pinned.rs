@@ -58,7 +58,7 @@ fn memory_under_an_asynchronous_copy_is_not_reused() {
         device.context().bind_to_thread().unwrap();
         // SAFETY: both sides have 1 MiB; the buffer is not written before the event that its drop waits for.
         unsafe {
-            cudarc::driver::result::memcpy_htod_async(on_device.address(), &*buffer, stream.cu_stream())
+            cudarc::driver::result::memcpy_htod_async(on_device.address(), &buffer, stream.cu_stream())
                 .unwrap();
         }
         buffer.record_event(raw(&stream)).unwrap();

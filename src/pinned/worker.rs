@@ -51,7 +51,11 @@ impl Worker {
         let running = Running::begin(self.signal.clone());
         let builder = thread::Builder::new().name("gpucache-pinned".to_owned());
         // If it fails, `running` ends with the closure that it belongs to.
-        *thread = builder.spawn(move || run(&host, &running.signal)).ok();
+        let work = move || {
+            let running = running;
+            run(&host, &running.signal);
+        };
+        *thread = builder.spawn(work).ok();
     }
 
     /// Tells the thread that there is something to look for.
@@ -113,6 +117,34 @@ fn run(host: &HostState, signal: &Signal) {
         let _ = host.process_events(pool);
         if signal.sleep(pool.waiting.load(Ordering::Acquire) == 0) {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::device::Stream;
+    use crate::device::sim::SimDevice;
+    use crate::pinned::{Host, Owner};
+
+    #[test]
+    fn runs_from_the_first_miss_until_the_option_is_off() {
+        let on = Config::parse("pinned_use_background_threads:True").unwrap();
+        let host = Host::new(Arc::new(SimDevice::new(1 << 30)), &on);
+        assert!(!host.worker.is_running());
+        let address = host.alloc(64, Stream::DEFAULT, Owner::Raw).unwrap();
+        assert!(host.worker.is_running());
+        host.free(address, Owner::Raw).unwrap();
+        for _ in 0..2 {
+            host.set_config(&Config::default());
+            let thread = host.worker.thread.lock().take();
+            thread.unwrap().join().unwrap();
+            assert!(!host.worker.is_running());
+            host.set_config(&on);
+            host.worker.start(host.state.clone());
+            assert!(host.worker.is_running());
         }
     }
 }
