@@ -28,7 +28,8 @@ pub enum Error {
         /// What is known about it.
         reason: &'static str,
     },
-    /// The system has no more page-locked memory for this process, even after everything cached was given back.
+    /// The system has no more page-locked memory for this process, even after everything that was freed was
+    /// given back.
     #[error("out of pinned host memory: tried to allocate {requested} bytes (rounded to {rounded}); {active} bytes are in use, {cached} cached. Use fewer or smaller pinned buffers, or raise the limit on locked memory (ulimit -l, the container's memory limit)")]
     HostOutOfMemory {
         /// The request in bytes.

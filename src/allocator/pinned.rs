@@ -43,7 +43,7 @@ impl PinnedAllocator {
     ///
     /// # Errors
     /// [`Error::HostOutOfMemory`](crate::Error::HostOutOfMemory) when the system has no more memory to lock even
-    /// after everything cached was given back, [`Error::HostTooLarge`](crate::Error::HostTooLarge) above 2^60 bytes,
+    /// after everything freed was given back, [`Error::HostTooLarge`](crate::Error::HostTooLarge) above 2^60 bytes,
     /// [`Error::Device`](crate::Error::Device) when the driver fails otherwise. Nothing is lost in any case.
     pub fn alloc_zeroed<T: DeviceRepr + ValidAsZeroBits>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         PinnedBuffer::zeroed(&self.host, len)

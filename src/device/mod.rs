@@ -247,8 +247,9 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
         Err(DeviceError::NotSupported { call: "cuMemSetAccess" })
     }
 
-    /// Whether host memory of this device is memory of this process that can be read and written. A simulation may
-    /// give bare addresses; there are no pinned buffers then.
+    /// Whether [`host_malloc`](Device::host_malloc) gives memory of this process that may be read and written until it
+    /// is freed: [`PinnedBuffer`](crate::PinnedBuffer) relies on the answer. A simulation may give bare addresses;
+    /// there are no buffers then.
     fn host_memory_is_real(&self) -> bool {
         true
     }

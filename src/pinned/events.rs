@@ -85,13 +85,22 @@ impl HostState {
 
     /// Takes up what the streams are done with, the oldest first, up to the first event that is not complete.
     pub(super) fn process_events(&self, pool: &Pool) -> DeviceResult<()> {
+        self.take_up(pool, |event| self.device.event_query(event))
+    }
+
+    /// Waits until the streams are done with all of it, and takes it up.
+    pub(super) fn wait_for_events(&self, pool: &Pool) -> DeviceResult<()> {
+        self.take_up(pool, |event| self.device.event_synchronize(event).map(|()| true))
+    }
+
+    fn take_up(&self, pool: &Pool, is_done: impl Fn(Event) -> DeviceResult<bool>) -> DeviceResult<()> {
         if pool.waiting.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         self.retry_deferred(pool);
         loop {
             let Some((event, waiting)) = pool.pending.lock().queue.pop_back() else { return Ok(()) };
-            let done = self.device.event_query(event);
+            let done = is_done(event);
             if !matches!(done, Ok(true)) {
                 pool.pending.lock().queue.push_back((event, waiting));
                 return done.map(drop);

@@ -145,7 +145,7 @@ impl HostState {
         Ok(block.address)
     }
 
-    /// A block from the system. When there is none, cached ones are given back first (PyTorch fails at once).
+    /// A block from the system.
     fn obtain(
         &self,
         bytes: u64,
@@ -161,9 +161,12 @@ impl HostState {
         }
         let attempt = || self.source.obtain(&*self.device, size, options, &self.counters);
         let mut answer = attempt();
-        if answer.as_ref().is_err_and(DeviceError::is_out_of_memory) && !mirror {
-            // What the driver would not take back stays cached; the second attempt tells if that matters.
-            let _ = self.release_cached();
+        // PyTorch fails at once.
+        for wait in [false, true] {
+            if mirror || !answer.as_ref().is_err_and(DeviceError::is_out_of_memory) {
+                break;
+            }
+            self.make_room(wait);
             answer = attempt();
         }
         let block = answer.map_err(|error| {
@@ -172,6 +175,19 @@ impl HostState {
         pool.blocks.fetch_add(1, Ordering::AcqRel);
         self.counters.obtained(size);
         Ok(block)
+    }
+
+    /// Gives cached blocks back, or also those that streams still use. What fails here stays as it is; the attempt
+    /// that follows tells if that matters.
+    #[cold]
+    fn make_room(&self, wait: bool) {
+        // A capture must not be waited in.
+        if wait && !self.pools.is_capturing() {
+            for pool in self.pools.releasable() {
+                let _ = self.wait_for_events(&pool);
+            }
+        }
+        let _ = self.release_cached();
     }
 
     #[cold]

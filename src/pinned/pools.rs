@@ -49,7 +49,7 @@ pub(super) struct Route {
 impl Pools {
     /// The pool for a request. The filters are called without a lock.
     pub(super) fn route(&self, stream: Stream) -> Route {
-        if self.active.load(Ordering::Acquire) > 0 {
+        if self.is_capturing() {
             let active: SmallVec<[(Arc<Pool>, Filter); 2]> = self
                 .table
                 .read()
@@ -62,6 +62,11 @@ impl Pools {
             }
         }
         Route { pool: self.default.clone(), capturing: false }
+    }
+
+    /// Whether some capture is under way.
+    pub(super) fn is_capturing(&self) -> bool {
+        self.active.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn begin(&self, id: PoolId, filter: Filter) -> Result<()> {

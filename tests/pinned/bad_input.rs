@@ -1,6 +1,7 @@
 //! Wrong addresses and sizes, and a system without memory.
 
 use gpucache::device::sim::{CallKind, SimDevice};
+use gpucache::observe::snapshot::PoolId;
 use gpucache::{Allocator, Error};
 
 use super::Bed;
@@ -71,6 +72,21 @@ fn without_memory_cached_blocks_go_first_then_the_error_says_what_to_do() {
     let again = bed.host_alloc_raw(2 << 20).unwrap();
     assert_eq!(again, two, "what was there before the error still is");
     bed.host_free_raw(again).unwrap();
+}
+
+#[test]
+fn without_memory_streams_are_waited_for_but_not_in_a_capture() {
+    let bed = Bed::on(SimDevice::builder().host_memory(3 << 20).build(), "");
+    let s = bed.device.create_stream();
+    bed.device.hold(s);
+    bed.use_and_free(2 << 20, s);
+    bed.begin_allocate_to_pool(PoolId(1, 0), |_| true).unwrap();
+    assert!(bed.host_alloc_raw(2 << 20).is_err());
+    assert_eq!(bed.device.blocked_waits(), 0);
+    bed.end_allocate_to_pool(PoolId(1, 0)).unwrap();
+    let address = bed.host_alloc_raw(2 << 20).unwrap();
+    assert_eq!(bed.device.blocked_waits(), 1);
+    bed.host_free_raw(address).unwrap();
 }
 
 #[test]
