@@ -8,7 +8,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use super::ProcessMemory;
+use super::{NvmlMemory, ProcessMemory};
 
 /// The processes with a compute context on the GPU with that UUID, in NVML's order.
 ///
@@ -30,6 +30,16 @@ pub(super) fn processes(uuid: &[u8; 16]) -> Option<Vec<ProcessMemory>> {
         }
     }
     found.iter().any(|process| process.is_self).then_some(found)
+}
+
+/// The memory of the GPU with that UUID; `None` if NVML cannot be loaded or does not know the GPU.
+pub(super) fn memory(uuid: &[u8; 16]) -> Option<NvmlMemory> {
+    memory_of(&find(nvml()?, uuid)?)
+}
+
+fn memory_of(device: &Device<'_>) -> Option<NvmlMemory> {
+    let info = device.memory_info().ok()?;
+    Some(NvmlMemory { total: info.total, used: info.used, reserved: info.reserved, free: info.free })
 }
 
 /// NVML counts first and lists then; a few processes may start in between.
