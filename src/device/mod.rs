@@ -5,7 +5,7 @@
 
 pub mod cuda;
 #[cfg(feature = "nvml")]
-mod nvml;
+pub mod nvml;
 pub mod sim;
 
 use std::fmt;

@@ -167,11 +167,17 @@ fn fragmented(measure: &Measure<'_>, request: Option<&Wanted>) -> Option<Candida
     figures.extend(request.map(|r| Figure::bytes("the request needs one piece of", r.rounded)));
     let holders = measure.pinned.iter().take(MOST_HOLDERS).map(|p| pin(p.segment, p.idle));
     let says = match request {
-        Some(r) => format!(
+        Some(r) if r.rounded > largest => format!(
             "{} are free, but in {blocks} pieces of at most {}; a block of {} fits in none of them, and live blocks \
              keep their segments from going back to the driver.",
             size(bytes),
             size(largest),
+            size(r.rounded)
+        ),
+        Some(r) => format!(
+            "{} are free beside live blocks, but none of it may serve {}: requests up to 1 MiB and larger ones have \
+             segments of their own, and so has each stream; live blocks keep these from going back to the driver.",
+            size(bytes),
             size(r.rounded)
         ),
         None => format!(

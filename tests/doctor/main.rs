@@ -1,0 +1,10 @@
+//! The allocator explains itself: causes, reconciliation with nvidia-smi, leaks.
+
+mod causes;
+mod failing;
+mod leaks;
+mod overview;
+mod reconcile;
+
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const GIB: usize = 1 << 30;
