@@ -113,7 +113,8 @@ impl Allocator {
         let lines = processes.map(|all| named(&core.properties, &all));
         let own = lines.iter().flatten().find(|p| p.is_self).and_then(|p| p.used);
         let outside = own.map(|own| own.saturating_sub(reserved));
-        let context = outside.map(|now| self.watch().least_outside.fetch_min(now, Ordering::Relaxed).min(now));
+        let context =
+            outside.map(|now| self.watch().least_outside.fetch_min(now, Ordering::Relaxed).min(now));
         Ok(Reconciliation {
             device: core.properties.clone(),
             reserved,

@@ -53,7 +53,8 @@ impl Core {
 
     /// The same for a request that was not made.
     pub(crate) fn wanted_by(&self, bytes: u64, stream: Stream) -> Wanted {
-        let route = if self.any_pool_active() { self.route(stream) } else { super::private::Route::default() };
+        let route =
+            if self.any_pool_active() { self.route(stream) } else { super::private::Route::default() };
         let state = self.shard(stream).state.lock();
         let site = std::panic::Location::caller();
         let request = state.request(bytes, route, 0, site);

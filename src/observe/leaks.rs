@@ -82,9 +82,12 @@ impl LeakReport {
         let mut sites: BTreeMap<String, SiteBlocks> = BTreeMap::new();
         for block in blocks {
             let name = site(&block.frames);
-            let line = sites
-                .entry(name.clone())
-                .or_insert_with(|| SiteBlocks { site: name, bytes: 0, blocks: 0, oldest: None });
+            let line = sites.entry(name.clone()).or_insert_with(|| SiteBlocks {
+                site: name,
+                bytes: 0,
+                blocks: 0,
+                oldest: None,
+            });
             line.bytes += block.size;
             line.blocks += 1;
             line.oldest = line.oldest.max(block.age);
@@ -178,7 +181,9 @@ impl Mark {
         let mut old = self.live.clone();
         for block in blocks {
             if old.remove(&block.life).is_none() {
-                line(&block.frames, &mut |s| (s.new_bytes, s.new_blocks) = (s.new_bytes + block.size, s.new_blocks + 1));
+                line(&block.frames, &mut |s| {
+                    (s.new_bytes, s.new_blocks) = (s.new_bytes + block.size, s.new_blocks + 1)
+                });
             }
         }
         for (bytes, frames) in old.values() {

@@ -133,7 +133,9 @@ pub fn process_list(ordinal: u32, processes: Option<&[crate::device::ProcessMemo
     const MIB: f64 = (1_u64 << 20) as f64;
     let mut lines = vec![format!("GPU:{ordinal}")];
     match processes {
-        None => lines.push("the processes cannot be seen: no NVML, or a container that hides them".to_owned()),
+        None => {
+            lines.push("the processes cannot be seen: no NVML, or a container that hides them".to_owned())
+        }
         Some([]) => lines.push("no processes are running".to_owned()),
         Some(all) => lines.extend(all.iter().map(|p| match p.used {
             Some(used) => format!("process {:>10} uses {:>12.3} MB GPU memory", p.pid, used as f64 / MIB),

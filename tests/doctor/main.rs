@@ -4,6 +4,7 @@ mod causes;
 mod failing;
 mod leaks;
 mod overview;
+mod page;
 mod reconcile;
 
 pub(crate) const MIB: usize = 1 << 20;

@@ -14,7 +14,11 @@ const OTHER: Stream = Stream::from_raw(7);
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario { name: "overview: nothing allocated", expected: &[], run: || overview(|_, _| ()) },
-        Scenario { name: "overview: all in use", expected: &[], run: || overview(|_, gpu| gpu.alloc(6 * GIB).unwrap()) },
+        Scenario {
+            name: "overview: all in use",
+            expected: &[],
+            run: || overview(|_, gpu| gpu.alloc(6 * GIB).unwrap()),
+        },
         Scenario { name: "overview: a model was built", expected: &[], run: model },
         Scenario { name: "overview: steady iterations", expected: &[Cause::Cached], run: steady },
         Scenario {
@@ -24,7 +28,11 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         },
         Scenario { name: "overview: fragmented", expected: &[Cause::Fragmented], run: fragmented },
         Scenario { name: "overview: waits for a stream", expected: &[Cause::PendingFree], run: pending },
-        Scenario { name: "overview: idle in a private pool", expected: &[Cause::PrivatePool], run: private_pool },
+        Scenario {
+            name: "overview: idle in a private pool",
+            expected: &[Cause::PrivatePool],
+            run: private_pool,
+        },
         Scenario {
             name: "overview: another process",
             expected: &[Cause::OtherProcess],
@@ -88,7 +96,7 @@ fn pending() -> Diagnosis {
         device.hold(OTHER);
         drop(block);
     });
-    assert_eq!(diagnosis.findings[0].holders[0].what, "waits for stream 0x7 (1 blocks)");
+    assert_eq!(diagnosis.findings[0].holders[0].what, "waits for stream 0x7 (1 block)");
     assert_eq!(diagnosis.findings[0].holders[0].bytes, 2 << 30);
     diagnosis
 }

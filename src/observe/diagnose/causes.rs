@@ -3,7 +3,7 @@
 use super::evidence::{Evidence, Wanted};
 use super::finding::{Cause, Confidence, Figure, Finding, Holder, Value};
 use super::growth::growing_sites;
-use super::measure::{Gain, Idle, Measure, NORMAL_CONTEXT, Room};
+use super::measure::{Gain, Idle, Measure, NORMAL_CONTEXT};
 use crate::observe::inspect::site;
 use crate::observe::snapshot::{BlockState, PoolId, SegmentInfo};
 use crate::units::format_size as size;
@@ -17,7 +17,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    fn new(cause: Cause, bytes: u64, gain: Gain, confidence: Confidence) -> Self {
+    pub(super) fn new(cause: Cause, bytes: u64, gain: Gain, confidence: Confidence) -> Self {
         let finding = Finding {
             cause,
             bytes,
@@ -31,28 +31,32 @@ impl Candidate {
         Candidate { finding, gain }
     }
 
-    fn figures(mut self, figures: impl IntoIterator<Item = Figure>) -> Self {
+    pub(super) fn figures(mut self, figures: impl IntoIterator<Item = Figure>) -> Self {
         self.finding.figures.extend(figures);
         self
     }
 
-    fn holders(mut self, holders: impl IntoIterator<Item = Holder>) -> Self {
+    pub(super) fn holders(mut self, holders: impl IntoIterator<Item = Holder>) -> Self {
         self.finding.holders = largest(holders);
         self
     }
 
-    fn says(mut self, explanation: impl Into<String>) -> Self {
+    pub(super) fn says(mut self, explanation: impl Into<String>) -> Self {
         self.finding.explanation = explanation.into();
         self
     }
 
-    fn helps(mut self, remedy: impl Into<String>) -> Self {
+    pub(super) fn helps(mut self, remedy: impl Into<String>) -> Self {
         self.finding.remedy = remedy.into();
         self
     }
 }
 
-fn largest(holders: impl IntoIterator<Item = Holder>) -> Vec<Holder> {
+pub(super) fn blocks(n: u64) -> String {
+    if n == 1 { "1 block".to_owned() } else { format!("{n} blocks") }
+}
+
+pub(super) fn largest(holders: impl IntoIterator<Item = Holder>) -> Vec<Holder> {
     let mut holders: Vec<Holder> = holders.into_iter().collect();
     holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.what.cmp(&b.what)));
     holders.truncate(MOST_HOLDERS);
@@ -97,7 +101,10 @@ fn other_process(evidence: &Evidence, measure: &Measure<'_>) -> Option<Candidate
         Candidate::new(Cause::OtherProcess, others, Gain::device(others), Confidence::Certain)
             .figures([Figure::bytes("held by other processes", others)])
             .holders(holders)
-            .says(format!("Other processes hold {} of this device; nothing in this program frees that.", size(others)))
+            .says(format!(
+                "Other processes hold {} of this device; nothing in this program frees that.",
+                size(others)
+            ))
             .helps(format!("end {worst} if nobody needs it, or use another GPU (CUDA_VISIBLE_DEVICES)")),
     )
 }
@@ -135,16 +142,16 @@ fn growing(evidence: &Evidence) -> Option<Candidate> {
         let age = end.saturating_sub(worst.since_us) as f64 / 1e6;
         figures.push(Figure { name: "growing since, before the end", value: Value::Seconds(age) });
     }
-    let holders = sites.iter().map(|s| Holder { what: format!("{} ({} blocks)", s.site, s.blocks), bytes: s.bytes });
+    let holders =
+        sites.iter().map(|s| Holder { what: format!("{} ({})", s.site, blocks(s.blocks)), bytes: s.bytes });
     Some(
         Candidate::new(Cause::Growing, bytes, Gain::own(bytes), confidence)
             .figures(figures)
             .holders(holders)
             .says(format!(
-                "{} allocates again and again, and its blocks stay live: {} in {} blocks so far.",
-                worst.site,
+                "Call sites allocate again and again, and their blocks stay live: the first of them has {} in {} so far.",
                 size(worst.bytes),
-                worst.blocks
+                blocks(worst.blocks)
             ))
             .helps(
                 "find what keeps the handles (a Vec that collects outputs, a cache without a limit, a cycle of Arc); \
@@ -154,13 +161,13 @@ fn growing(evidence: &Evidence) -> Option<Candidate> {
 }
 
 fn fragmented(measure: &Measure<'_>, request: Option<&Wanted>) -> Option<Candidate> {
-    let Idle { bytes, largest, blocks } = measure.fragments;
-    if blocks == 0 {
+    let Idle { bytes, largest, blocks: pieces } = measure.fragments;
+    if pieces == 0 {
         return None;
     }
     let mut figures = vec![
         Figure::bytes("free beside live blocks", bytes),
-        Figure::count("in pieces", blocks),
+        Figure::count("in pieces", pieces),
         Figure::bytes("largest of them", largest),
         Figure::count("segments that live blocks pin", measure.pinned.len() as u64),
     ];
@@ -168,7 +175,7 @@ fn fragmented(measure: &Measure<'_>, request: Option<&Wanted>) -> Option<Candida
     let holders = measure.pinned.iter().take(MOST_HOLDERS).map(|p| pin(p.segment, p.idle));
     let says = match request {
         Some(r) if r.rounded > largest => format!(
-            "{} are free, but in {blocks} pieces of at most {}; a block of {} fits in none of them, and live blocks \
+            "{} are free, but in {pieces} pieces of at most {}; a block of {} fits in none of them, and live blocks \
              keep their segments from going back to the driver.",
             size(bytes),
             size(largest),
@@ -204,13 +211,17 @@ fn pin(segment: &SegmentInfo, idle: u64) -> Holder {
         format!("{} at {:#x}, from {}", size(b.size), b.address, site(&b.frames))
     });
     let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-    let what = format!("idle in segment {:#x} of {}, pinned by {text}{more}", segment.address, size(segment.total_size));
+    let what = format!(
+        "idle in segment {:#x} of {}, pinned by {text}{more}",
+        segment.address,
+        size(segment.total_size)
+    );
     Holder { what, bytes: idle }
 }
 
 fn streams<'a>(idle: impl Iterator<Item = (&'a u64, &'a Idle)>) -> Vec<Holder> {
     let text = |(stream, i): (&u64, &Idle)| Holder {
-        what: format!("stream {stream:#x} ({} blocks, largest {})", i.blocks, size(i.largest)),
+        what: format!("stream {stream:#x} ({}, largest {})", blocks(i.blocks), size(i.largest)),
         bytes: i.bytes,
     };
     idle.map(text).collect()
@@ -222,12 +233,13 @@ fn other_stream(measure: &Measure<'_>) -> Option<Candidate> {
     Some(
         Candidate::new(Cause::OtherStream, bytes, Gain::own(bytes), Confidence::Certain)
             .figures([
-                Figure::bytes("free blocks of other streams that would fit", bytes),
+                Figure::bytes("free on other streams, large enough", bytes),
                 Figure::bytes("largest of them", largest),
             ])
             .holders(streams(measure.other_streams.iter()))
             .says("A free block that would fit is cached for another stream; blocks never change their stream.")
-            .helps("allocate on that stream, use fewer streams, or set borrow_across_streams:True"),
+            .helps("allocate on that stream, use one stream for both, or drop the live blocks of its segments, so that they can \
+                 go back to the driver"),
     )
 }
 
@@ -235,8 +247,8 @@ fn pending(evidence: &Evidence, measure: &Measure<'_>) -> Option<Candidate> {
     let bytes = Some(measure.pending).filter(|&b| b > 0)?;
     let holders = evidence.waits.iter().map(|w| {
         let what = match w.stream {
-            Some(stream) => format!("waits for stream {stream:#x} ({} blocks)", w.blocks),
-            None => format!("waits for the end of the capture or pool scope ({} blocks)", w.blocks),
+            Some(stream) => format!("waits for stream {stream:#x} ({})", blocks(w.blocks)),
+            None => format!("waits for the end of the capture or pool scope ({})", blocks(w.blocks)),
         };
         Holder { what, bytes: w.bytes }
     });
@@ -285,7 +297,10 @@ fn private_pool(measure: &Measure<'_>, request: Option<&Wanted>) -> Option<Candi
                 Figure::bytes("largest block", largest),
             ])
             .holders(holders)
-            .says(format!("{} are idle in private pools; requests of other pools cannot use them.", size(bytes)))
+            .says(format!(
+                "{} are idle in private pools; requests of other pools cannot use them.",
+                size(bytes)
+            ))
             .helps(helps),
     )
 }
@@ -311,91 +326,4 @@ fn cached(evidence: &Evidence, measure: &Measure<'_>, request: Option<&Wanted>) 
             ))
             .helps("nothing, unless another program needs the memory: then empty_cache()")
     })
-}
-
-/// The program's own limit, where it binds before the device does.
-pub(super) fn cap(evidence: &Evidence, measure: &Measure<'_>, room: &Room) -> Option<Candidate> {
-    let allowed = evidence.allowed?;
-    let bytes = room.device.saturating_sub(room.cap);
-    if bytes == 0 || room.need <= room.cap {
-        return None;
-    }
-    let gain = Gain { device: 0, cap: u64::MAX };
-    Some(
-        Candidate::new(Cause::Cap, bytes, gain, Confidence::Certain)
-            .figures([
-                Figure::bytes("allowed", allowed),
-                Figure::bytes("reserved", measure.reserved),
-                Figure::bytes("left below the limit", room.cap),
-                Figure::bytes("free on the device", room.device),
-            ])
-            .says(format!(
-                "The device has {} free, but the program limited itself to {} and holds {}.",
-                size(room.device),
-                size(allowed),
-                size(measure.reserved)
-            ))
-            .helps("raise the limit: set_per_process_memory_fraction (1 lifts it)"),
-    )
-}
-
-/// No request failed, but the next larger one may: in use up to the limit, or to the device's size.
-pub(super) fn nearly_full(evidence: &Evidence, measure: &Measure<'_>) -> Option<Finding> {
-    const FULL: f64 = 0.9;
-    let total = evidence.memory.map(|m| m.total).filter(|&t| t > 0);
-    let used = measure.live + measure.pending;
-    let (cause, limit, helps) = match (evidence.allowed, total) {
-        (Some(allowed), _) => (Cause::Cap, allowed, "raise the limit (set_per_process_memory_fraction), or use less"),
-        (None, Some(total)) => (Cause::TooSmall, total, TOO_SMALL_HELPS),
-        (None, None) => return None,
-    };
-    if (used as f64) < limit as f64 * FULL {
-        return None;
-    }
-    let candidate = Candidate::new(cause, used, Gain::default(), Confidence::Likely)
-        .figures([Figure::bytes("in use", used), Figure::bytes("of", limit)])
-        .holders(sites(&evidence.segments))
-        .says(format!("{} of {} are in use at the same time.", size(used), size(limit)))
-        .helps(helps);
-    Some(candidate.finding)
-}
-
-const TOO_SMALL_HELPS: &str = "less at the same time: smaller batches, gradient accumulation, activation checkpointing, \
-     lower precision, several GPUs; max_memory_allocated() per stage shows where the peak is";
-
-/// Even with every other cause gone the request would not fit.
-pub(super) fn too_small(evidence: &Evidence, measure: &Measure<'_>, room: &Room) -> Finding {
-    let used = measure.live;
-    let missing = room.deficit();
-    let mut figures = vec![
-        Figure::bytes("asked of the driver", room.need),
-        Figure::bytes("in use", used),
-        Figure::bytes("missing", missing),
-    ];
-    let total = evidence.memory.map_or(0, |m| m.total);
-    if total > 0 {
-        figures.push(Figure::bytes("on the device", total));
-    }
-    let candidate = Candidate::new(Cause::TooSmall, missing, Gain::default(), Confidence::Certain)
-        .figures(figures)
-        .holders(sites(&evidence.segments))
-        .says(format!(
-            "{} are in use and {} more were asked for: that is more than there is, however the memory is arranged.",
-            size(used),
-            size(room.need)
-        ))
-        .helps(TOO_SMALL_HELPS);
-    Finding { sufficient: Some(false), ..candidate.finding }
-}
-
-/// Live bytes by call site.
-fn sites(segments: &[SegmentInfo]) -> Vec<Holder> {
-    let mut sums = std::collections::HashMap::<String, (u64, u64)>::new();
-    let blocks = segments.iter().flat_map(|s| &s.blocks);
-    for block in blocks.filter(|b| b.state == BlockState::ActiveAllocated) {
-        let sum = sums.entry(site(&block.frames)).or_default();
-        *sum = (sum.0 + block.size, sum.1 + 1);
-    }
-    let holders = sums.into_iter().map(|(site, (bytes, n))| Holder { what: format!("{site} ({n} blocks)"), bytes });
-    largest(holders)
 }

@@ -209,9 +209,6 @@ impl Gain {
     }
 
     pub(super) fn and(self, other: Gain) -> Self {
-        Gain {
-            device: self.device.saturating_add(other.device),
-            cap: self.cap.saturating_add(other.cap),
-        }
+        Gain { device: self.device.saturating_add(other.device), cap: self.cap.saturating_add(other.cap) }
     }
 }

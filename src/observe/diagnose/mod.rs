@@ -9,6 +9,7 @@ mod causes;
 mod evidence;
 mod finding;
 mod growth;
+mod limits;
 mod measure;
 mod text;
 
@@ -70,7 +71,7 @@ fn overview(evidence: &Evidence, measure: &Measure<'_>) -> Vec<Finding> {
     let all = causes::all(evidence, measure, None);
     let mut findings: Vec<Finding> =
         all.into_iter().map(|c| c.finding).filter(|f| f.bytes >= threshold).collect();
-    findings.extend(causes::nearly_full(evidence, measure));
+    findings.extend(limits::nearly_full(evidence, measure));
     sort(&mut findings);
     findings
 }
@@ -81,7 +82,7 @@ fn failure(evidence: &Evidence, measure: &Measure<'_>, room: &Room, request: &Wa
         return Vec::new();
     }
     let mut all: Vec<Candidate> = causes::all(evidence, measure, Some(request));
-    all.extend(causes::cap(evidence, measure, room));
+    all.extend(limits::cap(evidence, measure, room));
     let together = all.iter().fold(Gain::default(), |sum, c| sum.and(c.gain));
     for candidate in &mut all {
         candidate.finding.sufficient = Some(room.fits_with(candidate.gain));
@@ -95,7 +96,7 @@ fn failure(evidence: &Evidence, measure: &Measure<'_>, room: &Room, request: &Wa
         .collect();
     sort(&mut findings);
     if !room.fits_with(together) || findings.is_empty() {
-        findings.insert(0, causes::too_small(evidence, measure, room));
+        findings.insert(0, limits::too_small(evidence, measure, room));
     }
     findings
 }

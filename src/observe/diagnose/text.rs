@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::finding::{Diagnosis, Finding, Figure, Outcome, Value};
+use super::finding::{Diagnosis, Figure, Finding, Outcome, Value};
 use crate::units::format_size as size;
 
 impl fmt::Display for Value {
@@ -29,23 +29,35 @@ impl fmt::Display for Finding {
             _ => "",
         };
         writeln!(f, "{} ({}, {}{alone})", self.cause.title(), size(self.bytes), self.confidence.name())?;
-        writeln!(f, "   {}", self.explanation)?;
+        write_wrapped(f, &self.explanation)?;
         for figure in &self.figures {
             writeln!(f, "     {figure}")?;
         }
         for holder in &self.holders {
             writeln!(f, "     {:>12}  {}", size(holder.bytes), holder.what)?;
         }
-        write!(f, "   What to do: {}", self.remedy)
+        write_wrapped(f, &format!("What to do: {}.", self.remedy))
     }
 }
 
-/// The numbered findings; nothing at the end.
+/// Words in lines of a readable length, indented; a line break after each.
+fn write_wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    const WIDTH: usize = 100;
+    let mut line = String::from("  ");
+    for word in text.split_whitespace() {
+        if line.len() + 1 + word.len() > WIDTH && line.len() > 2 {
+            writeln!(f, "{line}")?;
+            line.truncate(2);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    writeln!(f, "{line}")
+}
+
+/// The numbered findings, each with a line break at its end.
 pub(crate) fn write_findings(f: &mut impl fmt::Write, findings: &[Finding]) -> fmt::Result {
     for (n, finding) in (1..).zip(findings) {
-        if n > 1 {
-            f.write_char('\n')?;
-        }
         write!(f, "{n}. {finding}")?;
     }
     Ok(())
@@ -53,7 +65,13 @@ pub(crate) fn write_findings(f: &mut impl fmt::Write, findings: &[Finding]) -> f
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GPU {}: {} allocated, {} reserved", self.device, size(self.allocated), size(self.reserved))?;
+        write!(
+            f,
+            "GPU {}: {} allocated, {} reserved",
+            self.device,
+            size(self.allocated),
+            size(self.reserved)
+        )?;
         if let Some(used) = self.device_used {
             write!(f, ", {} in use on the device", size(used))?;
         }
@@ -67,9 +85,9 @@ impl fmt::Display for Diagnosis {
         }
         match (self.outcome, self.findings.is_empty()) {
             (Outcome::Fails, true) => f.write_str(
-                "By the figures it would fit now: memory came back meanwhile, or the driver could not use what is free.",
+                "By the figures it would fit now: memory came back meanwhile, or the driver could not use what is free.\n",
             ),
-            (Outcome::Overview, true) => f.write_str("Nothing remarkable: what is reserved is in use."),
+            (Outcome::Overview, true) => f.write_str("Nothing remarkable: what is reserved is in use.\n"),
             _ => write_findings(f, &self.findings),
         }
     }

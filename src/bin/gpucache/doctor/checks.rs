@@ -62,7 +62,9 @@ fn driver(facts: &Facts) -> Check {
         return Check::ok("driver", format!("{kernel}, for CUDA {}", cuda_text(cuda)));
     };
     match trouble {
-        Trouble::NoDriver(why) => Check::problem("driver", format!("libcuda cannot be used: {why}"), no_driver(facts)),
+        Trouble::NoDriver(why) => {
+            Check::problem("driver", format!("libcuda cannot be used: {why}"), no_driver(facts))
+        }
         Trouble::NoGpu(_) => Check::ok("driver", "libcuda is there"),
         Trouble::Other(why) => Check::problem("driver", why.clone(), other_trouble(facts)),
     }
@@ -83,7 +85,9 @@ fn no_driver(facts: &Facts) -> &'static str {
             "if the host has a GPU and a driver: docker run --gpus all, with the NVIDIA Container Toolkit on the host; in \
              Kubernetes ask for nvidia.com/gpu"
         }
-        (false, _, true) => "the kernel module is loaded; install the driver's library libcuda.so.1 of the same version",
+        (false, _, true) => {
+            "the kernel module is loaded; install the driver's library libcuda.so.1 of the same version"
+        }
         (false, ..) => "install the NVIDIA driver; without a GPU use Allocator::simulated",
     }
 }
@@ -98,8 +102,10 @@ fn other_trouble(facts: &Facts) -> &'static str {
 fn gpus(facts: &Facts) -> Check {
     match &facts.cuda {
         Ok(devices) => {
-            let names: Vec<String> =
-                devices.iter().map(|d| format!("{} {} ({})", d.ordinal, d.name, size(d.total_memory))).collect();
+            let names: Vec<String> = devices
+                .iter()
+                .map(|d| format!("{} {} ({})", d.ordinal, d.name, size(d.total_memory)))
+                .collect();
             Check::ok("GPUs", names.join(", "))
         }
         Err(Trouble::NoGpu(why)) => Check::problem("GPUs", format!("none is visible ({why})"), no_gpu(facts)),
@@ -109,7 +115,9 @@ fn gpus(facts: &Facts) -> Check {
 
 fn no_gpu(facts: &Facts) -> String {
     if let Some(value) = &facts.cuda_visible_devices {
-        return format!("CUDA_VISIBLE_DEVICES is '{value}', which hides GPUs: unset it, or name one that is there");
+        return format!(
+            "CUDA_VISIBLE_DEVICES is '{value}', which hides GPUs: unset it, or name one that is there"
+        );
     }
     if matches!(facts.nvidia_visible_devices.as_deref(), Some("void" | "none" | "")) {
         return "NVIDIA_VISIBLE_DEVICES hides the GPUs from the container: set it to all".to_owned();

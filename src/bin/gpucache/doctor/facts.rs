@@ -106,8 +106,14 @@ mod tests {
     #[test]
     fn the_kernels_text_has_the_version_in_it() {
         for (text, version) in [
-            ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC", "535.104.05"),
-            ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\n", "580.159.04"),
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC",
+                "535.104.05",
+            ),
+            (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\n",
+                "580.159.04",
+            ),
         ] {
             assert_eq!(kernel_version(text).as_deref(), Some(version));
         }

@@ -12,21 +12,25 @@ pub(crate) fn machine(facts: &Facts, checks: &[Check]) -> Value {
         .map(|c| json!({"level": c.level.name().to_lowercase(), "what": c.what, "detail": c.detail, "remedy": c.remedy}))
         .collect();
     let nvml = facts.nvml.as_ref().ok();
-    let gpus: Vec<Value> = nvml.iter().flat_map(|m| &m.gpus).map(|gpu| {
-        let processes: Option<Vec<Value>> = gpu.processes.as_ref().map(|all| {
-            all.iter().map(|p| json!({"pid": p.pid, "name": name_of(p.pid), "used": p.used})).collect()
-        });
-        json!({
-            "index": gpu.index,
-            "name": gpu.name,
-            "uuid": gpu.uuid,
-            "pci_bus_id": gpu.pci_bus_id,
-            "memory": gpu.memory.map(|m| {
-                json!({"total": m.total, "used": m.used, "reserved": m.reserved, "free": m.free})
-            }),
-            "processes": processes,
+    let gpus: Vec<Value> = nvml
+        .iter()
+        .flat_map(|m| &m.gpus)
+        .map(|gpu| {
+            let processes: Option<Vec<Value>> = gpu.processes.as_ref().map(|all| {
+                all.iter().map(|p| json!({"pid": p.pid, "name": name_of(p.pid), "used": p.used})).collect()
+            });
+            json!({
+                "index": gpu.index,
+                "name": gpu.name,
+                "uuid": gpu.uuid,
+                "pci_bus_id": gpu.pci_bus_id,
+                "memory": gpu.memory.map(|m| {
+                    json!({"total": m.total, "used": m.used, "reserved": m.reserved, "free": m.free})
+                }),
+                "processes": processes,
+            })
         })
-    }).collect();
+        .collect();
     json!({
         "driver_version": facts.kernel_driver.clone().or_else(|| nvml.and_then(|m| m.driver_version.clone())),
         "cuda_version": nvml.and_then(|m| m.cuda_version),

@@ -36,7 +36,8 @@ fn healthy() -> Facts {
 }
 
 fn no_gpu_because(change: impl FnOnce(&mut Facts)) -> Facts {
-    let mut facts = Facts { cuda: Err(Trouble::NoGpu("cuInit: CUDA_ERROR_NO_DEVICE".to_owned())), ..healthy() };
+    let mut facts =
+        Facts { cuda: Err(Trouble::NoGpu("cuInit: CUDA_ERROR_NO_DEVICE".to_owned())), ..healthy() };
     change(&mut facts);
     facts
 }
@@ -58,10 +59,19 @@ fn each_trouble_has_its_own_remedy() {
     let docker = Some("docker");
     for (facts, expected) in [
         (bare(), "install the NVIDIA driver"),
-        (Facts { kernel_driver: Some("1.2".to_owned()), ..bare() }, "install the driver's library libcuda.so.1"),
+        (
+            Facts { kernel_driver: Some("1.2".to_owned()), ..bare() },
+            "install the driver's library libcuda.so.1",
+        ),
         (Facts { container: docker, ..bare() }, "docker run --gpus all"),
-        (Facts { container: docker, kernel_driver: Some("1.2".to_owned()), ..bare() }, "the host has a driver"),
-        (Facts { container: docker, control_file: true, ..bare() }, "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+        (
+            Facts { container: docker, kernel_driver: Some("1.2".to_owned()), ..bare() },
+            "the host has a driver",
+        ),
+        (
+            Facts { container: docker, control_file: true, ..bare() },
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
         (Facts { cuda: Err(Trouble::Other("cuInit failed".to_owned())), ..bare() }, "modprobe nvidia"),
         (Facts { cuda: Err(Trouble::Other("cuInit failed".to_owned())), ..healthy() }, "restart the machine"),
         (no_gpu_because(|f| f.cuda_visible_devices = Some("9".to_owned())), "CUDA_VISIBLE_DEVICES is '9'"),
