@@ -74,7 +74,7 @@ fn nvidia_smi(gpu: &Allocator) {
     for query in queries {
         match Command::new("nvidia-smi").args([query, "--format=csv"]).output() {
             Ok(answer) => {
-                println!("$ nvidia-smi {query} --format=csv\n{}", String::from_utf8_lossy(&answer.stdout))
+                println!("$ nvidia-smi {query} --format=csv\n{}", String::from_utf8_lossy(&answer.stdout));
             }
             Err(error) => println!("nvidia-smi cannot be run: {error}"),
         }

@@ -168,32 +168,35 @@ impl Mark {
 
     pub(crate) fn compare(&self, blocks: &[LiveBlock]) -> GrowthReport {
         let mut sites: BTreeMap<String, SiteGrowth> = BTreeMap::new();
-        let mut line = |frames: &Frames, count: &mut dyn FnMut(&mut SiteGrowth)| {
-            let name = site(frames);
-            count(sites.entry(name.clone()).or_insert_with(|| SiteGrowth {
-                site: name,
-                new_bytes: 0,
-                new_blocks: 0,
-                gone_bytes: 0,
-                gone_blocks: 0,
-            }));
-        };
         let mut old = self.live.clone();
         for block in blocks {
             if old.remove(&block.life).is_none() {
-                line(&block.frames, &mut |s| {
-                    (s.new_bytes, s.new_blocks) = (s.new_bytes + block.size, s.new_blocks + 1)
-                });
+                let line = site_line(&mut sites, &block.frames);
+                line.new_bytes += block.size;
+                line.new_blocks += 1;
             }
         }
         for (bytes, frames) in old.values() {
-            line(frames, &mut |s| (s.gone_bytes, s.gone_blocks) = (s.gone_bytes + bytes, s.gone_blocks + 1));
+            let line = site_line(&mut sites, frames);
+            line.gone_bytes += bytes;
+            line.gone_blocks += 1;
         }
         let mut sites: Vec<SiteGrowth> = sites.into_values().collect();
         sites.sort_by_key(|s| std::cmp::Reverse(s.net_bytes()));
         let now = blocks.iter().map(|b| b.size).sum();
         GrowthReport { elapsed: self.taken.elapsed(), before: self.bytes, now, sites }
     }
+}
+
+fn site_line<'a>(sites: &'a mut BTreeMap<String, SiteGrowth>, frames: &Frames) -> &'a mut SiteGrowth {
+    let name = site(frames);
+    sites.entry(name.clone()).or_insert_with(|| SiteGrowth {
+        site: name,
+        new_bytes: 0,
+        new_blocks: 0,
+        gone_bytes: 0,
+        gone_blocks: 0,
+    })
 }
 
 impl GrowthReport {

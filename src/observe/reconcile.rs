@@ -134,7 +134,7 @@ pub fn process_list(ordinal: u32, processes: Option<&[crate::device::ProcessMemo
     let mut lines = vec![format!("GPU:{ordinal}")];
     match processes {
         None => {
-            lines.push("the processes cannot be seen: no NVML, or a container that hides them".to_owned())
+            lines.push("the processes cannot be seen: no NVML, or a container that hides them".to_owned());
         }
         Some([]) => lines.push("no processes are running".to_owned()),
         Some(all) => lines.extend(all.iter().map(|p| match p.used {

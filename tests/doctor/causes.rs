@@ -43,10 +43,15 @@ fn every_scenario_is_labelled_right() {
 /// Rows: the first cause as built; columns: the first cause as named.
 fn print_confusion(pairs: &[(&str, &str)]) {
     let labels: Vec<&str> = Cause::ALL.iter().map(|c| c.name()).chain(["(none)"]).collect();
-    println!("\nbuilt \\ named {}", labels.iter().map(|l| format!("{l:>14}")).collect::<String>());
+    let row = |first: &str, cells: Vec<String>| {
+        let cells: Vec<String> = cells.iter().map(|c| format!("{c:>14}")).collect();
+        println!("{first:<13} {}", cells.concat());
+    };
+    println!();
+    row("built \\ named", labels.iter().map(ToString::to_string).collect());
     for built in &labels {
         let count = |named: &str| pairs.iter().filter(|p| p.0 == *built && p.1 == named).count();
-        println!("{built:<13} {}", labels.iter().map(|l| format!("{:>14}", count(l))).collect::<String>());
+        row(built, labels.iter().map(|l| count(l).to_string()).collect());
     }
 }
 

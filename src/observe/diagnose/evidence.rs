@@ -95,7 +95,7 @@ impl Evidence {
         let request = oom.map(|e| Wanted { fails: Some(true), ..Wanted::new(e.size, e.stream) });
         let segments: Vec<SegmentInfo> = file.segments_of(device).cloned().collect();
         let memory = oom.map(|e| MemInfo { free: e.addr, total: 0 });
-        Evidence { device, segments, request, memory, trace, ..Evidence::default() }
+        Evidence { device, segments, trace, request, memory, ..Evidence::default() }
     }
 
     /// Bytes that a snapshot holds from the driver.

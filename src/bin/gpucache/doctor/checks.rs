@@ -181,6 +181,9 @@ fn versions(facts: &Facts) -> Vec<Check> {
     checks
 }
 
+/// In use on all GPUs, though nobody is listed: then somebody is hidden.
+const MUCH: u64 = 1 << 30;
+
 fn hidden_processes(facts: &Facts) -> Option<Check> {
     let gpus = facts.nvml.as_ref().ok()?.gpus.iter();
     let used: u64 = gpus.clone().filter_map(|g| g.memory).map(|m| m.used).sum();
@@ -191,7 +194,6 @@ fn hidden_processes(facts: &Facts) -> Option<Check> {
         let detail = format!("{strange} of {} are of another namespace", listed.len());
         return Some(Check::note("processes", detail, what_to_do));
     }
-    const MUCH: u64 = 1 << 30;
     if facts.container.is_some() && listed.is_empty() && used > MUCH {
         let detail = format!("{} are in use, by processes that cannot be seen", size(used));
         return Some(Check::note("processes", detail, what_to_do));

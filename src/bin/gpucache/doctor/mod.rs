@@ -85,7 +85,9 @@ fn snapshot(path: &Path, args: &Args) -> CommandResult {
     } else if diagnoses.is_empty() {
         println!("{}: no segments and no history in it", path.display());
     } else {
-        diagnoses.iter().for_each(|d| print!("{d}"));
+        for diagnosis in &diagnoses {
+            print!("{diagnosis}");
+        }
     }
     let fails = diagnoses.iter().any(|d| d.outcome == Outcome::Fails);
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
