@@ -20,10 +20,7 @@ impl Core {
         memory: Option<MemInfo>,
         processes: Option<&[ProcessMemory]>,
     ) -> Evidence {
-        let (allowed, num_ooms) = {
-            let ledger = self.ledger.lock();
-            (ledger.allowed_max, ledger.num_ooms as u64)
-        };
+        let allowed = self.ledger.lock().allowed_max;
         Evidence {
             device: self.properties.ordinal,
             segments: self.segments(),
@@ -34,7 +31,6 @@ impl Core {
             processes: processes.map(|all| named(&self.properties, all)),
             waits: self.waits(),
             pool_active: self.any_pool_active(),
-            num_ooms,
         }
     }
 

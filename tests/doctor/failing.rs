@@ -36,6 +36,16 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         },
         Scenario { name: "fails: cached, a pool is active", expected: &[Cause::Cached], run: cached },
         Scenario { name: "fails: too small", expected: &[Cause::TooSmall], run: too_small },
+        Scenario {
+            name: "fails: a model that is too large",
+            expected: &[Cause::TooSmall],
+            run: too_large_a_model,
+        },
+        Scenario {
+            name: "fails: in a pool, cached outside of it",
+            expected: &[Cause::Cached],
+            run: cached_outside,
+        },
         Scenario { name: "fails: a leak", expected: &[Cause::Growing], run: leak },
         Scenario {
             name: "fails: NVML is silent, much is used elsewhere",
@@ -219,6 +229,20 @@ fn too_small() -> Diagnosis {
     let diagnosis = fail(&gpu, 6 * GIB, Stream::DEFAULT);
     assert_eq!(diagnosis.findings[0].bytes, 2 << 30, "missing");
     diagnosis
+}
+
+fn too_large_a_model() -> Diagnosis {
+    let (_, gpu) = sim(12);
+    gpu.record_memory_history(Some(HistoryOptions::default()));
+    let _weights: Vec<_> = (0..23).map(|_| gpu.alloc(512 * MIB).unwrap()).collect();
+    fail(&gpu, 768 * MIB, Stream::DEFAULT)
+}
+
+fn cached_outside() -> Diagnosis {
+    let (_, gpu) = sim(12);
+    drop(gpu.alloc(8 * GIB).unwrap());
+    let pool = gpu.create_pool();
+    pool.scope(|| fail(&gpu, 6 * GIB, Stream::DEFAULT)).unwrap()
 }
 
 /// Iterations that keep one block each and drop all others.

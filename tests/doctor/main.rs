@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)] // not only in functions that are tests
 
 mod causes;
+#[cfg(feature = "cli")]
+mod command;
 mod failing;
 mod leaks;
 mod overview;

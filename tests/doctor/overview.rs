@@ -20,6 +20,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             run: || overview(|_, gpu| gpu.alloc(6 * GIB).unwrap()),
         },
         Scenario { name: "overview: a model was built", expected: &[], run: model },
+        Scenario { name: "overview: a model is being built", expected: &[], run: building },
         Scenario { name: "overview: steady iterations", expected: &[Cause::Cached], run: steady },
         Scenario {
             name: "overview: cached",
@@ -125,6 +126,13 @@ fn model() -> Diagnosis {
             drop(step);
         }
         weights
+    })
+}
+
+fn building() -> Diagnosis {
+    overview(|_, gpu| {
+        gpu.record_memory_history(Some(HistoryOptions::default()));
+        (0..60).map(|_| gpu.alloc(100 * MIB).unwrap()).collect::<Vec<_>>()
     })
 }
 

@@ -42,7 +42,7 @@ fn the_rows_add_up_to_nvidia_smis_figure() {
         "CUDA context and modules                           500.00 MiB",
         "other memory of this process                       200.00 MiB",
         "process 77                                           3.00 GiB",
-        "residual (the driver's own, graphics)                 0 bytes",
+        "residual                                              0 bytes",
         "= used, as nvidia-smi shows it                       6.68 GiB",
         "reserved by the driver                             616.00 MiB",
     ] {

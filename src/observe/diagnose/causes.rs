@@ -131,7 +131,6 @@ fn growing(evidence: &Evidence) -> Option<Candidate> {
     let sites = growing_sites(&evidence.trace);
     let worst = sites.first()?;
     let bytes: u64 = sites.iter().map(|s| s.bytes).sum();
-    let confidence = sites.iter().map(|s| s.confidence).max()?;
     let mut figures = vec![
         Figure::bytes("grown during the history", bytes),
         Figure::count("blocks", sites.iter().map(|s| s.blocks).sum()),
@@ -145,7 +144,7 @@ fn growing(evidence: &Evidence) -> Option<Candidate> {
     let holders =
         sites.iter().map(|s| Holder { what: format!("{} ({})", s.site, blocks(s.blocks)), bytes: s.bytes });
     Some(
-        Candidate::new(Cause::Growing, bytes, Gain::own(bytes), confidence)
+        Candidate::new(Cause::Growing, bytes, Gain::own(bytes), Confidence::Likely)
             .figures(figures)
             .holders(holders)
             .says(format!(

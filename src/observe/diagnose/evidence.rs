@@ -31,8 +31,6 @@ pub struct Evidence {
     pub waits: Vec<StreamWait>,
     /// Whether a capture or a pool scope is under way, so that nothing cached may be given back.
     pub pool_active: bool,
-    /// Requests that failed so far.
-    pub num_ooms: u64,
 }
 
 /// A request to explain.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::finding::Confidence;
 use crate::observe::history::{TraceAction, TraceEntry};
 use crate::observe::inspect::site;
 
@@ -26,8 +25,6 @@ pub struct GrowingSite {
     pub since_us: u64,
     /// Growth from the first of them to the history's end; `None` if both are the same moment.
     pub bytes_per_second: Option<f64>,
-    /// Likely if the program frees other blocks meanwhile; a program that only builds up is possibly just starting.
-    pub confidence: Confidence,
 }
 
 #[derive(Default)]
@@ -40,6 +37,9 @@ struct Survivors {
 }
 
 /// The call sites whose memory grows steadily over a history, most bytes first.
+///
+/// A program that frees next to nothing is building something up, say loading a model: that is no leak. One that loads
+/// with temporary buffers in between does look like a leak until it is done.
 pub fn growing_sites(trace: &[TraceEntry]) -> Vec<GrowingSite> {
     let mut live: HashMap<u64, usize> = HashMap::new();
     let mut frees = 0_u64;
@@ -68,8 +68,8 @@ pub fn growing_sites(trace: &[TraceEntry]) -> Vec<GrowingSite> {
     let end_us = trace.last().map_or(0, |e| e.time_us);
     let mut growing: Vec<GrowingSite> = sites
         .into_iter()
-        .filter(|(_, s)| s.is_steady())
-        .map(|(site, s)| s.describe(site, end_us, frees))
+        .filter(|(_, s)| s.is_steady() && frees >= s.blocks)
+        .map(|(site, s)| s.describe(site, end_us))
         .collect();
     growing.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.site.cmp(&b.site)));
     growing
@@ -81,16 +81,14 @@ impl Survivors {
         self.blocks >= FEWEST_SURVIVORS && without_last.count_ones() >= PARTS_WITH_SURVIVORS
     }
 
-    fn describe(self, site: String, end_us: u64, frees: u64) -> GrowingSite {
+    fn describe(self, site: String, end_us: u64) -> GrowingSite {
         let seconds = end_us.saturating_sub(self.since_us) as f64 / 1e6;
-        let confidence = if frees >= self.blocks { Confidence::Likely } else { Confidence::Possible };
         GrowingSite {
             site,
             bytes: self.bytes,
             blocks: self.blocks,
             since_us: self.since_us,
             bytes_per_second: (seconds > 0.0).then(|| self.bytes as f64 / seconds),
-            confidence,
         }
     }
 }

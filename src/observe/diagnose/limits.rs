@@ -36,6 +36,16 @@ pub(super) fn cap(evidence: &Evidence, measure: &Measure<'_>, room: &Room) -> Op
     )
 }
 
+/// A snapshot says how much was free when a request failed, but not whether the program had a limit.
+pub(super) fn unseen_cap(evidence: &Evidence, room: &Room) -> Option<Finding> {
+    let free = evidence.memory.filter(|m| m.total == 0)?.free;
+    let candidate = Candidate::new(Cause::Cap, free, Gain::default(), Confidence::Likely)
+        .figures([Figure::bytes("free on the device", free), Figure::bytes("asked of the driver", room.need)])
+        .says("The device had enough free when the request failed: a limit of the program's own stood in the way.")
+        .helps("raise the limit: set_per_process_memory_fraction (1 lifts it)");
+    Some(candidate.finding)
+}
+
 /// No request failed, but the next larger one may: in use up to the limit, or to the device's size.
 pub(super) fn nearly_full(evidence: &Evidence, measure: &Measure<'_>) -> Option<Finding> {
     const FULL: f64 = 0.9;

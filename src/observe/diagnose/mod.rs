@@ -79,7 +79,7 @@ fn overview(evidence: &Evidence, measure: &Measure<'_>) -> Vec<Finding> {
 /// A request that fails.
 fn failure(evidence: &Evidence, measure: &Measure<'_>, room: &Room, request: &Wanted) -> Vec<Finding> {
     if room.fits_with(Gain::default()) {
-        return Vec::new();
+        return limits::unseen_cap(evidence, room).into_iter().collect();
     }
     let mut all: Vec<Candidate> = causes::all(evidence, measure, Some(request));
     all.extend(limits::cap(evidence, measure, room));
