@@ -51,7 +51,7 @@ impl Core {
     pub(crate) fn wanted_by(&self, bytes: u64, stream: Stream) -> Wanted {
         let route =
             if self.any_pool_active() { self.route(stream) } else { super::private::Route::default() };
-        let state = self.shard(stream).state.lock();
+        let state = self.shard(stream).lock();
         let site = std::panic::Location::caller();
         let request = state.request(bytes, route, 0, site);
         let segment_size = state.rules.segment_size(request.rounded);
@@ -63,7 +63,7 @@ impl Core {
     fn waits(&self) -> Vec<StreamWait> {
         let mut sums: BTreeMap<Option<u64>, (u64, u64)> = BTreeMap::new();
         for (stream, block) in self.waiting_blocks() {
-            let bytes = block.shard.state.lock().slab.get(block.block).map_or(0, |b| b.size);
+            let bytes = block.shard.lock().slab.get(block.block).map_or(0, |b| b.size);
             let sum = sums.entry(stream.map(Stream::raw)).or_default();
             *sum = (sum.0 + 1, sum.1 + bytes);
         }
@@ -75,7 +75,7 @@ impl Core {
         let mut blocks = Vec::new();
         let mut pools: BTreeMap<u32, PoolId> = BTreeMap::new();
         for shard in self.shards.by_stream() {
-            let state = shard.state.lock();
+            let state = shard.lock();
             let stream = shard.stream.raw();
             let live = state.slab.iter().filter(|(_, b)| b.state == State::Allocated);
             blocks.extend(live.map(|(id, b)| LiveBlock {
