@@ -9,6 +9,7 @@ mod leaks;
 mod overview;
 mod page;
 mod reconcile;
+mod threads;
 
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const GIB: usize = 1 << 30;
