@@ -2,6 +2,7 @@
 
 mod allocation;
 mod builder;
+mod diagnose;
 mod hooks;
 mod pinned;
 mod pool;
@@ -49,10 +50,12 @@ pub struct Allocator {
 /// What all handles of one allocator share; its end is the end of the allocator.
 struct Owner {
     core: Arc<Core>,
+    watch: diagnose::Watch,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        self.watch.at_end(&self.core);
         allocation::close(&self.core);
     }
 }
@@ -76,12 +79,16 @@ impl Allocator {
     }
 
     fn from_core(core: Arc<Core>) -> Self {
-        Allocator { owner: Arc::new(Owner { core }) }
+        Allocator { owner: Arc::new(Owner { core, watch: diagnose::Watch::new() }) }
     }
 
     #[inline]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.owner.core
+    }
+
+    fn watch(&self) -> &diagnose::Watch {
+        &self.owner.watch
     }
 
     /// The device that the memory is on.

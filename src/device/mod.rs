@@ -5,7 +5,7 @@
 
 pub mod cuda;
 #[cfg(feature = "nvml")]
-mod nvml;
+pub mod nvml;
 pub mod sim;
 
 use std::fmt;
@@ -80,6 +80,19 @@ pub struct MemInfo {
     pub free: u64,
     /// Bytes of the whole device.
     pub total: u64,
+}
+
+/// The memory of a device as NVML, and so `nvidia-smi`, counts it. Bytes; `used + free + reserved = total`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NvmlMemory {
+    /// All memory of the device: more than [`MemInfo::total`] by the reserved part.
+    pub total: u64,
+    /// Held by processes (`memory.used`).
+    pub used: u64,
+    /// What the driver and the firmware keep for themselves (`memory.reserved`).
+    pub reserved: u64,
+    /// Held by nobody (`memory.free`).
+    pub free: u64,
 }
 
 /// What is fixed about a device.
@@ -327,6 +340,11 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
     /// The processes that hold memory on the device, in the order of the system's tool; `None` where that
     /// cannot be known (no NVML, or a container that hides them).
     fn processes(&self) -> Option<Vec<ProcessMemory>> {
+        None
+    }
+
+    /// The device's memory as `nvidia-smi` shows it; `None` without NVML.
+    fn device_memory(&self) -> Option<NvmlMemory> {
         None
     }
 }

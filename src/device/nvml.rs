@@ -1,4 +1,4 @@
-//! What NVML knows and the driver does not: which processes hold memory on a GPU.
+//! What NVML knows and CUDA does not: which processes hold memory on a GPU, and what `nvidia-smi` shows.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -8,17 +8,21 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use super::ProcessMemory;
+use super::{NvmlMemory, ProcessMemory};
 
 /// The processes with a compute context on the GPU with that UUID, in NVML's order.
 ///
 /// `None` if NVML cannot be loaded or does not know the GPU, or if the calling process is not among them: it has a
 /// context, so the pids are those of another namespace (a container sees the host's).
 pub(super) fn processes(uuid: &[u8; 16]) -> Option<Vec<ProcessMemory>> {
+    let found = processes_of(&find(nvml()?, uuid)?)?;
+    found.iter().any(|process| process.is_self).then_some(found)
+}
+
+fn processes_of(device: &Device<'_>) -> Option<Vec<ProcessMemory>> {
     let own = std::process::id();
-    let device = find(nvml()?, uuid)?;
     let mut found: Vec<ProcessMemory> = Vec::new();
-    for process in listed(&device)? {
+    for process in listed(device)? {
         let used = match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
@@ -29,7 +33,17 @@ pub(super) fn processes(uuid: &[u8; 16]) -> Option<Vec<ProcessMemory>> {
             None => found.push(ProcessMemory { pid: process.pid, used, is_self: process.pid == own }),
         }
     }
-    found.iter().any(|process| process.is_self).then_some(found)
+    Some(found)
+}
+
+/// The memory of the GPU with that UUID; `None` if NVML cannot be loaded or does not know the GPU.
+pub(super) fn memory(uuid: &[u8; 16]) -> Option<NvmlMemory> {
+    memory_of(&find(nvml()?, uuid)?)
+}
+
+fn memory_of(device: &Device<'_>) -> Option<NvmlMemory> {
+    let info = device.memory_info().ok()?;
+    Some(NvmlMemory { total: info.total, used: info.used, reserved: info.reserved, free: info.free })
 }
 
 /// NVML counts first and lists then; a few processes may start in between.
@@ -46,8 +60,13 @@ fn listed(device: &Device<'_>) -> Option<Vec<ProcessInfo>> {
 
 /// NVML, started once and kept: starting it takes milliseconds.
 fn nvml() -> Option<&'static Nvml> {
-    static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
-    NVML.get_or_init(|| Nvml::init().ok()).as_ref()
+    started().ok()
+}
+
+/// The same, with the reason where it does not start.
+fn started() -> Result<&'static Nvml, &'static NvmlError> {
+    static NVML: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
+    NVML.get_or_init(Nvml::init).as_ref()
 }
 
 /// By UUID, because NVML's own numbering ignores `CUDA_VISIBLE_DEVICES`. Slices of a partitioned GPU have a prefix of
@@ -68,9 +87,76 @@ fn text_of(prefix: &str, uuid: &[u8; 16]) -> String {
     text
 }
 
+/// All GPUs of a machine, whether this process sees them through CUDA or not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Machine {
+    /// Version of the driver, such as `580.159.04`.
+    pub driver_version: Option<String>,
+    /// The newest CUDA that the driver serves, as `1000 * major + 10 * minor`.
+    pub cuda_version: Option<u32>,
+    /// Version of NVML itself.
+    pub nvml_version: Option<String>,
+    /// The GPUs in NVML's order, which is that of `nvidia-smi` and not always that of CUDA.
+    pub gpus: Vec<MachineGpu>,
+}
+
+/// One GPU as `nvidia-smi` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct MachineGpu {
+    /// `nvidia-smi`'s number.
+    pub index: u32,
+    /// Product name.
+    pub name: String,
+    /// UUID as text, `GPU-...`.
+    pub uuid: String,
+    /// PCI address as text.
+    pub pci_bus_id: String,
+    /// Its memory; `None` where NVML does not say.
+    pub memory: Option<NvmlMemory>,
+    /// The processes with a compute context; `None` where NVML does not say. In a container the ids may be those of the
+    /// host.
+    pub processes: Option<Vec<ProcessMemory>>,
+}
+
+/// What NVML says about the machine. It makes no CUDA context.
+///
+/// # Errors
+/// NVML's reason, as text, if it cannot be loaded or started.
+pub fn machine() -> Result<Machine, String> {
+    let nvml = started().map_err(ToString::to_string)?;
+    let count = nvml.device_count().map_err(|e| e.to_string())?;
+    Ok(Machine {
+        driver_version: nvml.sys_driver_version().ok(),
+        cuda_version: nvml.sys_cuda_driver_version().ok().and_then(|v| u32::try_from(v).ok()),
+        nvml_version: nvml.sys_nvml_version().ok(),
+        gpus: (0..count).filter_map(|index| Some(gpu(index, &nvml.device_by_index(index).ok()?))).collect(),
+    })
+}
+
+fn gpu(index: u32, device: &Device<'_>) -> MachineGpu {
+    MachineGpu {
+        index,
+        name: device.name().unwrap_or_default(),
+        uuid: device.uuid().unwrap_or_default(),
+        pci_bus_id: device.pci_info().map(|p| p.bus_id).unwrap_or_default(),
+        memory: memory_of(device),
+        processes: processes_of(device),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{processes, text_of};
+    use super::{machine, processes, text_of};
+
+    #[test]
+    fn a_machine_answers_or_says_why_not() {
+        match machine() {
+            Ok(machine) => assert!(machine.gpus.iter().all(|g| !g.uuid.is_empty())),
+            Err(why) => assert!(!why.is_empty()),
+        }
+    }
 
     #[test]
     fn an_unknown_gpu_has_no_processes() {

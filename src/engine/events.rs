@@ -215,6 +215,13 @@ impl Core {
         }
     }
 
+    /// Blocks that wait, each with the stream that it waits for, if that is known.
+    pub(super) fn waiting_blocks(&self) -> Vec<(Option<Stream>, BlockRef)> {
+        let events = self.events.state.lock();
+        let queued = events.queues.iter().flat_map(|(s, queue)| queue.iter().map(|w| (Some(*s), w.block.clone())));
+        queued.chain(events.deferred.iter().map(|block| (None, block.clone()))).collect()
+    }
+
     /// Blocks that wait without an event: freed during a capture or a pool scope.
     pub(crate) fn deferred_blocks(&self) -> Vec<BlockRef> {
         self.events.state.lock().deferred.clone()

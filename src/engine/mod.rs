@@ -16,6 +16,7 @@ mod counters;
 mod borrow;
 mod capture;
 mod events;
+mod evidence;
 mod expandable;
 mod forecast;
 mod free;

@@ -7,9 +7,18 @@ use super::shard::{DEFAULT_POOL, Request};
 use super::shards::Shard;
 use crate::device::{DeviceResult, MemInfo};
 use crate::error::Error;
+use crate::observe::diagnose::{Finding, diagnose, write_findings};
 use crate::observe::history::TraceAction;
 use crate::observe::oom::OomReport;
 use crate::pool::block::State;
+
+/// The findings as text.
+fn explain(findings: &[Finding]) -> Option<String> {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_findings(&mut text, findings);
+    (!text.is_empty()).then_some(text)
+}
 
 impl Core {
     /// Counts, records and reports a request that failed.
@@ -40,6 +49,9 @@ impl Core {
             let largest = free.filter(|(_, b)| b.kind == request.kind).map(|(_, b)| b.size).max();
             (state.rules.segment_size(request.rounded), largest.unwrap_or(0))
         };
+        let processes = self.device.processes();
+        let wanted = self.wanted(request, segment_size, shard.stream);
+        let findings = diagnose(&self.evidence(Some(wanted), Some(info), processes.as_deref())).findings;
         OomReport {
             device: self.properties.ordinal,
             requested: request.bytes,
@@ -54,8 +66,10 @@ impl Core {
             active: stats.active_bytes.all.current as u64,
             private_free: self.private_free(),
             largest_free,
-            processes: self.device.processes(),
+            processes,
             config: self.config(),
+            explanation: explain(&findings),
+            findings,
             ..OomReport::default()
         }
     }

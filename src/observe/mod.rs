@@ -1,6 +1,7 @@
 //! Views: what is in the cache, what happened, and why a request failed. Plain data, filled by the engine.
 
 mod chrome;
+pub mod diagnose;
 mod encode;
 pub mod file;
 pub mod history;
@@ -8,5 +9,8 @@ pub mod inspect;
 mod json;
 pub mod oom;
 mod pickle;
+pub mod leaks;
+pub mod processes;
+pub mod reconcile;
 pub mod snapshot;
 pub mod timeline;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::diagnose::Finding;
 use crate::config::Config;
 use crate::device::ProcessMemory;
 use crate::units::format_size;
@@ -46,7 +47,9 @@ pub struct OomReport {
     pub config: Config,
     /// Refused before anything was released, because of `throw_on_cudamalloc_oom` [spec 22].
     pub rejected: bool,
-    /// What caused it and what to do, as lines of text for `{:#}`.
+    /// The causes, in order.
+    pub findings: Vec<Finding>,
+    /// The same as lines of text, for `{:#}`.
     pub explanation: Option<String>,
 }
 

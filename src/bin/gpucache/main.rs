@@ -1,6 +1,7 @@
 //! The command line of gpucache. Each command is a module with its `Args` and a `run`.
 
 mod cases;
+mod doctor;
 mod import;
 mod inspect;
 mod plot;
@@ -26,6 +27,7 @@ enum Command {
     Import(import::Args),
     Inspect(inspect::Args),
     Plot(plot::Args),
+    Doctor(doctor::Args),
 }
 
 /// What a command ends with. An error is printed as one line.
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Plot(args) => plot::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("gpucache: {error}");

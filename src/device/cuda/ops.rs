@@ -267,4 +267,9 @@ impl Device for CudaDevice {
     fn processes(&self) -> Option<Vec<crate::device::ProcessMemory>> {
         crate::device::nvml::processes(&self.properties.uuid)
     }
+
+    #[cfg(feature = "nvml")]
+    fn device_memory(&self) -> Option<crate::device::NvmlMemory> {
+        crate::device::nvml::memory(&self.properties.uuid)
+    }
 }

@@ -14,7 +14,7 @@ use super::process::Process;
 use super::streams::Streams;
 use super::vmm::{Vmm, VmmAbilities};
 use super::{Gpu, Shared, SimDevice, State, host::Host};
-use crate::device::{DeviceProperties, ProcessMemory};
+use crate::device::{DeviceProperties, NvmlMemory, ProcessMemory};
 
 const MALLOC_BASE: u64 = 0x1000_0000_0000;
 const RESERVATION_BASE: u64 = 0x6000_0000_0000;
@@ -50,6 +50,7 @@ pub(super) struct Settings {
     free_waits: bool,
     strict_streams: bool,
     pub(super) processes_visible: bool,
+    driver_reserved: u64,
 }
 
 /// Builds a [`SimDevice`]. See the methods for the defaults.
@@ -84,6 +85,7 @@ impl Default for SimDeviceBuilder {
             free_waits: true,
             strict_streams: false,
             processes_visible: true,
+            driver_reserved: 0,
         };
         SimDeviceBuilder { settings, pid: FIRST_PID }
     }
@@ -210,7 +212,14 @@ impl SimDeviceBuilder {
         self
     }
 
-    /// Whether `processes()` tells who holds memory. Default yes; no is a machine without NVML.
+    /// Bytes that the driver keeps for itself, beside the total memory; only
+    /// [`device_memory`](crate::device::Device::device_memory) shows them. Default 0.
+    pub fn driver_reserved(mut self, bytes: u64) -> Self {
+        self.settings.driver_reserved = bytes;
+        self
+    }
+
+    /// Whether `processes()` and `device_memory()` tell who holds memory. Default yes; no is a machine without NVML.
     pub fn processes_visible(mut self, yes: bool) -> Self {
         self.settings.processes_visible = yes;
         self
@@ -267,6 +276,17 @@ impl SimDevice {
     pub(super) fn visible_processes(&self) -> Option<Vec<ProcessMemory>> {
         let gpu = &self.shared.gpu;
         gpu.settings.processes_visible.then(|| gpu.state.lock().physical.processes(self.shared.index))
+    }
+
+    /// The device as NVML would count it, if the machine has NVML.
+    pub(super) fn visible_memory(&self) -> Option<NvmlMemory> {
+        let gpu = &self.shared.gpu;
+        let reserved = gpu.settings.driver_reserved;
+        gpu.settings.processes_visible.then(|| {
+            let state = gpu.state.lock();
+            let (total, free) = (state.physical.total(), state.physical.free());
+            NvmlMemory { total: total + reserved, used: total - free, reserved, free }
+        })
     }
 }
 

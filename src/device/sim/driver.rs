@@ -6,8 +6,8 @@ use super::log::{Answer, SimCall};
 use super::memory::Physical;
 use super::process::Process;
 use crate::device::{
-    CaptureId, Device, DeviceProperties, DeviceResult, Event, GraphNode, HandleType, MemInfo, PhysicalHandle,
-    ProcessMemory, Stream,
+    CaptureId, Device, DeviceProperties, DeviceResult, Event, GraphNode, HandleType, MemInfo, NvmlMemory,
+    PhysicalHandle, ProcessMemory, Stream,
 };
 
 impl SimDevice {
@@ -154,5 +154,9 @@ impl Device for SimDevice {
 
     fn processes(&self) -> Option<Vec<ProcessMemory>> {
         self.visible_processes()
+    }
+
+    fn device_memory(&self) -> Option<NvmlMemory> {
+        self.visible_memory()
     }
 }
