@@ -26,6 +26,7 @@ mod inspect;
 mod lazy;
 mod ledger;
 mod limits;
+mod lock;
 mod malloc;
 mod oom;
 mod private;

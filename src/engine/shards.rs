@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::Core;
 use super::counters::{Counters, NeedCredit};
+use super::lock::{ShardGuard, ShardMutex};
 use super::shard::ShardState;
 use super::shared::Shared;
 use crate::device::Stream;
@@ -24,12 +25,12 @@ pub(crate) struct Shard {
     /// Whose shard it is.
     pub(crate) core: Weak<Core>,
     shared: Arc<Shared>,
-    state: Mutex<ShardState>,
+    state: ShardMutex<ShardState>,
 }
 
 impl Shard {
     /// Locks the shard and brings it up to date.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ShardState> {
+    pub(crate) fn lock(&self) -> ShardGuard<'_, ShardState> {
         let mut state = self.state.lock();
         state.settle_lazy(&self.shared);
         state
@@ -37,7 +38,7 @@ impl Shard {
 
     /// Locks the shard as it is: a block may be parked. Only for the two short ways, malloc's and free's.
     #[inline]
-    pub(crate) fn lock_hot(&self) -> MutexGuard<'_, ShardState> {
+    pub(crate) fn lock_hot(&self) -> ShardGuard<'_, ShardState> {
         self.state.lock()
     }
 }
@@ -49,7 +50,7 @@ struct Node {
 }
 
 /// All locked states of a device, in the order in which they are locked.
-pub(crate) type AllStates<'a> = SmallVec<[MutexGuard<'a, ShardState>; 16]>;
+pub(crate) type AllStates<'a> = SmallVec<[ShardGuard<'a, ShardState>; 16]>;
 
 #[derive(Debug)]
 pub(crate) struct Shards {
@@ -106,7 +107,7 @@ impl Shards {
         }
         let state = fresh(Counters::new(list.is_empty()));
         let index = list.len() as u32;
-        let shard = Arc::new(Shard { stream, index, core, shared: shared.clone(), state: Mutex::new(state) });
+        let shard = Arc::new(Shard { stream, index, core, shared: shared.clone(), state: ShardMutex::new(state) });
         list.push(shard.clone());
         if let Some(slot) = self.indexed.get(index as usize) {
             slot.get_or_init(|| shard.clone());
