@@ -17,6 +17,7 @@ pub struct CaptureScope {
     /// `None` once it has ended.
     pool: Option<GraphPool>,
     id: PoolId,
+    origin: Stream,
 }
 
 /// One graph's hold on the memory that it uses. Drop it after the graph, or let a [`PooledGraph`] do that.
@@ -75,7 +76,7 @@ impl Allocator {
     pub fn begin_capture_pool(&self, stream: Stream, pool: Option<PoolId>) -> Result<CaptureScope> {
         let id = pool.unwrap_or_else(next_capture_pool);
         self.core().begin_capture(stream, id)?;
-        Ok(CaptureScope { pool: Some(GraphPool { allocator: self.clone(), id }), id })
+        Ok(CaptureScope { pool: Some(GraphPool { allocator: self.clone(), id }), id, origin: stream })
     }
 }
 
@@ -83,6 +84,13 @@ impl CaptureScope {
     /// The pool's id, to share it with later captures.
     pub fn pool_id(&self) -> PoolId {
         self.id
+    }
+
+    /// Which streams take part in the capture, for other allocators that serve it: see
+    /// [`PinnedAllocator::begin_allocate_to_pool`](super::PinnedAllocator::begin_allocate_to_pool).
+    pub fn accepts(&self) -> impl Fn(Stream) -> bool + Send + Sync + use<> {
+        let filter = self.pool.as_ref().map(|pool| pool.allocator.core().capture_filter(self.origin));
+        move |stream| filter.as_ref().is_some_and(|takes| takes(stream))
     }
 
     /// Ends the routing. What it returns holds the memory for the graph.

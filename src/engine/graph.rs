@@ -23,9 +23,13 @@ impl Core {
                 return Err(Error::Pool(why.into()));
             }
         }
+        self.begin_allocate(pool, Arc::new(self.capture_filter(origin)), Activity::Capture(origin))
+    }
+
+    /// Whether a stream takes part in the capture of `origin`.
+    pub(crate) fn capture_filter(&self, origin: Stream) -> impl Fn(Stream) -> bool + Send + Sync + use<> {
         let device = self.device.clone();
-        let filter = Arc::new(move |stream| takes_part(&*device, stream, origin));
-        self.begin_allocate(pool, filter, Activity::Capture(origin))
+        move |stream| takes_part(&*device, stream, origin)
     }
 }
 

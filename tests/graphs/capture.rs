@@ -35,12 +35,15 @@ fn a_capture_takes_the_requests_of_its_streams_only() {
         let block = allocator.alloc_on(MIB, stream).unwrap();
         assert_eq!(pool_of(&allocator, &block), scope.pool_id());
     }
+    let accepts = scope.accepts();
+    assert_eq!([s, joined, outside, Stream::DEFAULT].map(&accepts), [true, true, false, false]);
     for stream in [outside, Stream::DEFAULT] {
         let block = allocator.alloc_on(MIB, stream).unwrap();
         assert_eq!(pool_of(&allocator, &block), PoolId::DEFAULT);
     }
     order(&gpu, joined, s);
     gpu.end_capture(s).unwrap();
+    assert!(!accepts(s));
     let after = allocator.alloc_on(MIB, s).unwrap();
     assert_eq!(pool_of(&allocator, &after), PoolId::DEFAULT, "the driver's capture has ended");
     let pool = scope.end().unwrap();
