@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo build --release --examples
-for example in quickstart nvidia_smi training_stages fragmentation memory_cap diagnosis; do
+for example in quickstart nvidia_smi training_stages fragmentation memory_cap diagnosis cuda_graph; do
     echo "--- $example"
     cargo run --quiet --release --example "$example"
 done

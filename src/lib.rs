@@ -22,6 +22,7 @@ pub use allocator::{
     Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
     MemPool, PinnedAllocator, Upstream,
 };
+pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
 pub use config::Config;
 pub use cudarc;
 pub use device::cuda::{device_count, device_properties, is_available};

@@ -6,12 +6,12 @@ mod fake;
 
 use std::sync::Arc;
 
-use cudarc::driver::sys;
+use cudarc::driver::{CudaStream, sys};
 use fake::driver::{copy_in, copy_out, driver, free_bytes, raw};
 use fake::fake;
 use gpucache::device::cuda::CudaDevice;
 use gpucache::device::{Device, Stream};
-use gpucache::{Allocator, Config, Error, cudarc};
+use gpucache::{Allocation, Allocator, Config, Error, cudarc};
 
 const MIB: usize = 1 << 20;
 
@@ -113,6 +113,83 @@ fn a_capture_allocates_from_its_pool() {
     allocator.release_pool(pool).unwrap();
     allocator.empty_cache().unwrap();
     assert_eq!(allocator.memory_reserved(), 0);
+    allocator.verify().unwrap();
+}
+
+const CAPTURE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const FLAGS: sys::CUgraphInstantiate_flags =
+    sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+
+fn fill(block: &Allocation, value: u8, stream: &CudaStream) {
+    // SAFETY: the tests keep the memory until the work is done, also that of replays.
+    unsafe { cudarc::driver::result::memset_d8_async(block.address(), value, 16, stream.cu_stream()) }
+        .unwrap();
+}
+
+#[test]
+fn a_graph_holds_its_pool_over_several_streams() {
+    let Some((driver, device)) = driver() else { return };
+    let device = Arc::new(device);
+    let before = free_bytes(&device);
+    for options in ["", "expandable_segments:True"] {
+        let allocator = allocator(&device, options);
+        let [stream, side, outside] = [0; 3].map(|_| device.context().new_stream().unwrap());
+        let scope = allocator.begin_capture_pool(raw(&stream), None).unwrap();
+        stream.begin_capture(CAPTURE).unwrap();
+        side.join(&stream).unwrap();
+        let mine = allocator.alloc_on(3 * MIB, raw(&stream)).unwrap();
+        let sides = allocator.alloc_on(3 * MIB, raw(&side)).unwrap();
+        let other = allocator.alloc_on(3 * MIB, raw(&outside)).unwrap();
+        fill(&mine, 9, &stream);
+        fill(&sides, 8, &side);
+        stream.join(&side).unwrap();
+        let graph = stream.end_capture(FLAGS).unwrap().expect("the allocations have spoilt the capture");
+        let graph = scope.end().unwrap().keep_with(graph);
+        let id = graph.pool().id();
+        assert!(allocator.check_pool_live_allocations(id, &[mine.address(), sides.address()]).unwrap());
+
+        graph.launch().unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(copy_out(&device, mine.address(), 16), [9; 16]);
+        assert_eq!(copy_out(&device, sides.address(), 16), [8; 16]);
+        drop((mine, sides, other));
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.memory_reserved(), 2 * 20 * MIB as u64, "a replay may come");
+        drop(graph);
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.memory_reserved(), 0);
+        drop(allocator);
+        driver.assert_all_back(&device, before);
+    }
+}
+
+#[test]
+fn a_block_comes_back_within_a_capture_once_its_uses_are_joined() {
+    let Some((_driver, device)) = driver() else { return };
+    let device = Arc::new(device);
+    let allocator = allocator(&device, "graph_capture_record_stream_reuse:True");
+    let [stream, side] = [0; 2].map(|_| device.context().new_stream().unwrap());
+    let scope = allocator.begin_capture_pool(raw(&stream), None).unwrap();
+    stream.begin_capture(CAPTURE).unwrap();
+    let block = allocator.alloc_on(3 * MIB, raw(&stream)).unwrap();
+    let address = block.address();
+    fill(&block, 1, &stream);
+    side.join(&stream).unwrap();
+    fill(&block, 2, &side);
+    block.record_stream(raw(&side));
+    drop(block);
+    let early = allocator.alloc_on(3 * MIB, raw(&stream)).unwrap();
+    assert_ne!(early.address(), address, "the side's work may run at the same time");
+    stream.join(&side).unwrap();
+    let late = allocator.alloc_on(3 * MIB, raw(&stream)).unwrap();
+    assert_eq!(late.address(), address, "whatever the stream does next comes after it");
+    fill(&late, 3, &stream);
+    let graph = stream.end_capture(FLAGS).unwrap().expect("the allocator has spoilt the capture");
+    let graph = scope.end().unwrap().keep_with(graph);
+    graph.launch().unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(copy_out(&device, address, 16), [3; 16]);
+    drop(graph);
     allocator.verify().unwrap();
 }
 

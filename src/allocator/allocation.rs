@@ -12,9 +12,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::Stream;
-use crate::engine::{Core, Freed, Shard};
+use crate::engine::{Core, Freed, Place, Shard};
 use crate::error::{Error, Result};
-use crate::pool::block::BlockId;
+use crate::pool::block::{BlockId, State};
 
 /// Device memory that frees itself when dropped. Bytes; for typed memory see `DeviceBuffer`.
 ///
@@ -124,6 +124,30 @@ impl Allocation {
         let outcome = self.give_back();
         std::mem::forget(self);
         outcome
+    }
+
+    /// Forgets the handle and leaves the address, for [`Allocator::free_raw`](crate::Allocator::free_raw) of the same
+    /// allocator. 0 for zero bytes.
+    pub fn into_raw(self) -> u64 {
+        if let Some((core, shard)) = self.home() {
+            core.note_address(self.address, Place { shard: shard.index, block: self.block });
+        }
+        let address = self.address;
+        std::mem::forget(self);
+        address
+    }
+
+    /// The handle of a live block that nobody else has.
+    pub(super) fn adopt(shard: &Shard, block: BlockId) -> Option<Self> {
+        let state = shard.lock();
+        let live = state.slab.get(block).filter(|b| b.state == State::Allocated)?;
+        Some(Allocation {
+            shard: Some(NonNull::from(shard)),
+            address: live.addr,
+            requested: live.requested as usize,
+            block,
+            generation: live.generation,
+        })
     }
 
     /// Takes it apart without freeing it. Only [`from_parts`](Allocation::from_parts) can free it then.

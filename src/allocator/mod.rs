@@ -2,7 +2,9 @@
 
 mod allocation;
 mod builder;
+mod checkpoint;
 mod diagnose;
+mod graph;
 mod hooks;
 mod pinned;
 mod pool;
@@ -14,10 +16,13 @@ use std::sync::Arc;
 
 pub use self::allocation::{Allocation, AllocationParts};
 pub use self::builder::Builder;
+pub use self::graph::{CaptureScope, GraphPool, PooledGraph};
 pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
 pub use self::stats::HistoryOptions;
-pub use crate::engine::{EmptyCacheReport, Forecast, KeptReason, KeptSegment, Upstream};
+pub use crate::engine::{
+    EmptyCacheReport, Forecast, KeptReason, KeptSegment, PoolCheckpoint, PoolRestore, Upstream,
+};
 
 use crate::config::Config;
 use crate::device::{Device, MemInfo, Stream};

@@ -5,12 +5,12 @@ use std::thread;
 
 use super::Allocator;
 use crate::device::Stream;
-use crate::engine::{Upstream, next_capture_pool, next_user_pool};
+use crate::engine::{Activity, Upstream, next_capture_pool, next_user_pool};
 use crate::error::Result;
 use crate::observe::snapshot::PoolId;
 
 /// A pool of its own for some allocations (PyTorch's `MemPool`): what is freed in it serves only requests that
-/// go to it, and its memory stays until the pool is dropped and its blocks are free.
+/// go to it, and its memory stays until the pool is dropped and its blocks are free, or a request in it does not fit otherwise.
 ///
 /// Dropping it leaves live blocks alive; their segments go back with a later `empty_cache`.
 #[derive(Debug)]
@@ -46,21 +46,23 @@ impl MemPool {
 
     /// Routes requests of the calling thread, on any stream, into the pool while `f` runs (`use_mem_pool`).
     ///
-    /// Meanwhile, for the whole device: frees that wait for other streams are deferred, `empty_cache` leaves
-    /// the default pools alone, and a request that fails is not tried again after a release [spec 14.3].
+    /// Meanwhile, for the whole device: frees that wait for other streams are deferred, and `empty_cache` leaves
+    /// the default pools alone [spec 14.3]. A request that does not fit has cached memory released and is tried
+    /// again, as outside; idle segments of this pool go as well, unless a graph was captured in it. (PyTorch
+    /// gives up at once; so does `mirror_defects`.)
     ///
     /// # Errors
     /// [`Error::Pool`](crate::Error::Pool) inside another scope of the same pool.
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
         let me = thread::current().id();
         let filter = Arc::new(move |_: Stream| thread::current().id() == me);
-        self.allocator.core().begin_allocate(self.id, filter)?;
+        self.allocator.core().begin_allocate(self.id, filter, Activity::Scope)?;
         let _routed = Routed { pool: self };
         Ok(f())
     }
 
     /// Lets requests of the default pools that would fail take this pool's cached memory (`use_on_oom`)
-    /// [spec 4.4].
+    /// [spec 4.4]. Not once a graph was captured in it: replays write there.
     pub fn set_use_on_oom(&self, on: bool) {
         // Fails only for a pool that is gone, and this one is here.
         let _ = self.allocator.core().set_use_on_oom(self.id, on);
@@ -105,7 +107,9 @@ impl Allocator {
     }
 
     /// Routes requests whose stream `accepts` takes into the pool, which is made if it is new
-    /// (`beginAllocateToPool`) [spec 14.2]. `accepts` is called for each request, without a lock.
+    /// (`beginAllocateToPool`) [spec 14.2]. `accepts` is called for each request, without a lock. It may be for a
+    /// graph capture, so until the end nothing is released and nothing waited for; see
+    /// [`begin_capture_pool`](Allocator::begin_capture_pool) and [`MemPool::scope`] for the two usual cases.
     ///
     /// # Errors
     /// [`Error::Pool`](crate::Error::Pool) if the pool is being allocated to already, or was released.
@@ -114,7 +118,7 @@ impl Allocator {
         id: PoolId,
         accepts: impl Fn(Stream) -> bool + Send + Sync + 'static,
     ) -> Result<()> {
-        self.core().begin_allocate(id, Arc::new(accepts))
+        self.core().begin_allocate(id, Arc::new(accepts), Activity::Unknown)
     }
 
     /// Ends what [`begin_allocate_to_pool`](Allocator::begin_allocate_to_pool) began. The use it counted stays

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use super::Allocator;
+use super::{Allocation, Allocator};
 use crate::device::Stream;
 use crate::engine::{Place, Shard};
 use crate::error::{Error, Result};
@@ -69,7 +69,28 @@ impl Allocator {
         let holds = |s: &&crate::observe::snapshot::SegmentInfo| {
             (s.address..s.address + s.total_size).contains(&address)
         };
-        segments.iter().find(holds).map(|s| (s.address, s.total_size)).ok_or_else(|| self.unknown_address(address))
+        segments
+            .iter()
+            .find(holds)
+            .map(|s| (s.address, s.total_size))
+            .ok_or_else(|| self.unknown_address(address))
+    }
+
+    /// Makes a handle of what [`alloc_raw`](Allocator::alloc_raw) gave: it frees the memory when dropped, and
+    /// [`free_raw`](Allocator::free_raw) does not know the address any more.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`] for an address that `alloc_raw` did not give, or gave while caching was off.
+    pub fn adopt_raw(&self, address: u64) -> Result<Allocation> {
+        let core = self.core();
+        let Some(place) = core.take_address(address) else { return Err(self.unknown_address(address)) };
+        if let Some(shard) = core.shards.at(place.shard)
+            && let Some(allocation) = Allocation::adopt(shard, place.block)
+        {
+            return Ok(allocation);
+        }
+        core.note_address(address, place);
+        Err(Error::InvalidPointer { address, reason: "it was allocated while caching was off" })
     }
 
     fn with_raw<R>(&self, address: u64, f: impl FnOnce(&Shard, Place) -> R) -> Result<R> {

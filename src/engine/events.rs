@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::capture::{Deferred, Predecessors};
 use super::shards::Shard;
 use super::{Core, attention};
 use crate::device::{DeviceResult, Event, Stream};
@@ -26,23 +27,25 @@ struct Waiting {
 /// Taken before any shard's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    state: Mutex<EventState>,
+    pub(super) state: Mutex<EventState>,
 }
 
 #[derive(Debug, Default)]
-struct EventState {
+pub(super) struct EventState {
     /// By the stream that the events were recorded on; each in order of recording.
     queues: BTreeMap<Stream, VecDeque<Waiting>>,
     /// Events to use again.
     spare: Vec<Event>,
     /// Freed while some pool was active, or while an event could not be recorded.
-    deferred: Vec<BlockRef>,
+    pub(super) deferred: Vec<Deferred>,
+    /// What precedes the streams under capture, where a deferred block had to be looked at.
+    pub(super) predecessors: Predecessors,
     /// Blocking waits under way: their events are in no queue meanwhile.
     waits: u32,
 }
 
 impl EventState {
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.queues.is_empty() && self.deferred.is_empty() && self.waits == 0
     }
 }
@@ -53,7 +56,8 @@ impl Core {
         let mut events = self.events.state.lock();
         self.attend(attention::EVENTS);
         if self.any_pool_active() {
-            events.deferred.push(block);
+            let markers = self.free_markers(&block);
+            events.deferred.push(Deferred { block, markers });
             return Ok(());
         }
         self.insert_events(&mut events, block)
@@ -95,7 +99,7 @@ impl Core {
             record.has_uses = true;
             state.uses.insert(block.block, uses);
             drop(state);
-            events.deferred.push(block);
+            events.deferred.push(Deferred { block, markers: None });
         }
         result
     }
@@ -103,6 +107,10 @@ impl Core {
     /// Completes every pending free whose events are done [spec 6.3].
     pub(crate) fn process_events(&self) -> DeviceResult<()> {
         let mut events = self.events.state.lock();
+        // A capture may have begun since the caller looked; it would not survive a query.
+        if self.any_pool_active() {
+            return Ok(());
+        }
         self.convert_deferred(&mut events)?;
         let streams: smallvec::SmallVec<[Stream; 16]> = events.queues.keys().copied().collect();
         for stream in streams {
@@ -127,10 +135,10 @@ impl Core {
         Ok(())
     }
 
-    /// Gives deferred blocks their events, now that no pool is active [spec 6.4].
+    /// Gives deferred blocks their events, now that no capture forbids it [spec 6.4].
     fn convert_deferred(&self, events: &mut EventState) -> DeviceResult<()> {
         let mut outcome = Ok(());
-        for block in std::mem::take(&mut events.deferred) {
+        for Deferred { block, .. } in std::mem::take(&mut events.deferred) {
             if self.mirror_defects() {
                 let mut state = block.shard.lock();
                 if let Some(uses) = state.uses.get_mut(&block.block) {
@@ -145,7 +153,7 @@ impl Core {
     }
 
     /// Waits for every pending event, or for those of one pool's blocks, and completes the frees [spec 6.5].
-    /// No pool may be active. No lock is held while it waits.
+    /// No capture may be active. No lock is held while it waits.
     pub(crate) fn synchronize_and_free_events(&self, only: Option<u32>) -> DeviceResult<()> {
         self.ledger.lock().num_sync_all_streams += 1;
         let queues = {
@@ -219,22 +227,6 @@ impl Core {
     pub(super) fn waiting_blocks(&self) -> Vec<(Option<Stream>, BlockRef)> {
         let events = self.events.state.lock();
         let queued = events.queues.iter().flat_map(|(s, queue)| queue.iter().map(|w| (Some(*s), w.block.clone())));
-        queued.chain(events.deferred.iter().map(|block| (None, block.clone()))).collect()
-    }
-
-    /// Blocks that wait without an event: freed during a capture or a pool scope.
-    pub(crate) fn deferred_blocks(&self) -> Vec<BlockRef> {
-        self.events.state.lock().deferred.clone()
-    }
-
-    /// Lets the caller take deferred blocks out for which `take` holds.
-    pub(crate) fn take_deferred(&self, take: impl Fn(&BlockRef) -> bool) -> Vec<BlockRef> {
-        let mut events = self.events.state.lock();
-        let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut events.deferred).into_iter().partition(|b| take(b));
-        events.deferred = kept;
-        if events.is_idle() {
-            self.relax(attention::EVENTS);
-        }
-        out
+        queued.chain(events.deferred.iter().map(|d| (None, d.block.clone()))).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! What a request would do, without doing it; and growing ahead of need.
 
 use super::Core;
-use super::shard::ShardState;
+use super::shard::{DEFAULT_POOL, ShardState};
 use crate::device::Stream;
 use crate::error::{Error, Result};
 use crate::observe::snapshot::PoolKind;
@@ -66,10 +66,12 @@ impl Core {
         if segment_size <= room {
             return Ok(Forecast::Grow { segment_size });
         }
+        let own = Some(route.slot).filter(|&slot| slot != DEFAULT_POOL && self.pools.idle_may_leave(slot));
+        let pools: Vec<u32> = std::iter::once(DEFAULT_POOL).chain(own).collect();
         let releasable: u64 =
-            self.shards.by_stream().iter().map(|s| releasable(&s.lock())).sum();
+            self.shards.by_stream().iter().map(|s| releasable(&s.lock(), &pools)).sum();
         let room = (free + releasable).min(allowed.saturating_sub(reserved - releasable));
-        if segment_size <= room && !self.any_pool_active() {
+        if segment_size <= room && self.may_release() {
             Ok(Forecast::Release { segment_size })
         } else {
             Ok(Forecast::OutOfMemory { segment_size })
@@ -77,9 +79,10 @@ impl Core {
     }
 }
 
-/// Bytes of whole free segments of the default pools.
-fn releasable(state: &ShardState) -> u64 {
+/// Bytes of whole free segments of these pools.
+fn releasable(state: &ShardState, pools: &[u32]) -> u64 {
     let kinds = [PoolKind::Small, PoolKind::Large];
-    let free = kinds.into_iter().flat_map(|kind| state.free_blocks(super::shard::DEFAULT_POOL, kind));
+    let both = pools.iter().flat_map(|&pool| kinds.map(|kind| (pool, kind)));
+    let free = both.flat_map(|(pool, kind)| state.free_blocks(pool, kind));
     free.filter(|(_, b)| !b.is_split() && b.state == State::Free).map(|(_, b)| b.size).sum()
 }

@@ -92,7 +92,7 @@ impl Core {
             return Ok(Route::default());
         }
         if self.config.read().graph_capture_record_stream_reuse {
-            self.reuse_during_capture(stream)?;
+            self.reuse_during_capture(stream);
         }
         Ok(self.route(stream))
     }
@@ -169,8 +169,8 @@ impl Core {
         {
             return Ok(Step::Granted(grant));
         }
-        if !self.any_pool_active() {
-            self.release_all(growth, None)?;
+        if self.may_release() {
+            self.release_for(growth, request.pool)?;
             if let Some(id) = self.obtain(growth, shard, request, true)? {
                 return Ok(Step::Segment(id));
             }
@@ -192,7 +192,7 @@ impl Core {
 
     /// Overflow pools [spec 4.4]: cached memory of private pools that allow it.
     fn take_from_overflow(&self, shard: &Shard, request: &mut Request) -> Option<Grant> {
-        for slot in self.pools.overflow_slots() {
+        for slot in self.pools.overflow_slots(self.mirror_defects()) {
             let attempt = Request { pool: slot, expandable: false, ..*request };
             if let Some(grant) = self.search_again(shard, &attempt) {
                 *request = attempt;

@@ -11,16 +11,18 @@
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
 mod addresses;
-mod close;
-mod counters;
 mod borrow;
 mod capture;
+mod checkpoint;
+mod close;
+mod counters;
 mod events;
 mod evidence;
 mod expandable;
 mod forecast;
 mod free;
 mod gc;
+mod graph;
 mod hooks;
 mod inspect;
 mod lazy;
@@ -39,8 +41,8 @@ mod trace;
 mod verify;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -60,13 +62,14 @@ use crate::device::{Device, DeviceProperties, Stream};
 use crate::pinned::Host;
 use crate::size::Rules;
 
+pub use self::checkpoint::{PoolCheckpoint, PoolRestore};
 pub use self::forecast::Forecast;
 pub use self::private::Upstream;
 pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
 
 pub(crate) use self::addresses::Place;
 pub(crate) use self::free::Freed;
-pub(crate) use self::private::{next_capture_pool, next_user_pool};
+pub(crate) use self::private::{Activity, next_capture_pool, next_user_pool};
 pub(crate) use self::shards::Shard;
 pub(crate) use self::trace::set_metadata;
 

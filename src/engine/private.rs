@@ -34,6 +34,17 @@ pub(crate) struct Route {
     pub(crate) has_upstream: bool,
 }
 
+/// What routes requests into a pool, and so what else the device must do without meanwhile [spec 14.3].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// A program's own choice of pool: the driver may be asked for anything.
+    Scope,
+    /// A graph capture begun on this stream: the driver must not be waited for, and what the graph uses must stay.
+    Capture(Stream),
+    /// The program has not said: as careful as a capture.
+    Unknown,
+}
+
 struct PrivatePool {
     slot: u32,
     uses: u64,
@@ -42,6 +53,8 @@ struct PrivatePool {
     driver_bytes: i64,
     no_split: bool,
     use_on_oom: bool,
+    /// A graph or a checkpoint may know its addresses, so that even idle segments stay while it has users.
+    addresses_known: bool,
 }
 
 #[derive(Clone)]
@@ -49,6 +62,7 @@ struct Active {
     id: PoolId,
     route: Route,
     filter: PoolFilter,
+    activity: Activity,
 }
 
 #[derive(Default)]
@@ -112,10 +126,23 @@ impl State {
         }
         self.last_slot += 1;
         let slot = self.last_slot;
-        let pool = PrivatePool { slot, uses: 1, upstream, driver_bytes: 0, no_split: false, use_on_oom: false };
+        let pool = PrivatePool {
+            slot,
+            uses: 1,
+            upstream,
+            driver_bytes: 0,
+            no_split: false,
+            use_on_oom: false,
+            addresses_known: false,
+        };
         self.pools.insert(id, pool);
         Ok(slot)
     }
+}
+
+/// Whether a capture was announced on the same stream before.
+fn capture_again(state: &State, activity: Activity) -> bool {
+    matches!(activity, Activity::Capture(_)) && state.active.iter().any(|a| a.activity == activity)
 }
 
 impl Pools {
@@ -135,8 +162,12 @@ impl Pools {
         }
     }
 
-    pub(super) fn overflow_slots(&self) -> Vec<u32> {
-        self.state.lock().pools.values().filter(|p| p.use_on_oom).map(|p| p.slot).collect()
+    /// Pools whose idle memory serves default requests that would fail. Not what a graph writes to, unless
+    /// `also_known`: PyTorch does not look.
+    pub(super) fn overflow_slots(&self, also_known: bool) -> Vec<u32> {
+        let state = self.state.lock();
+        let helps = |p: &&PrivatePool| p.use_on_oom && (also_known || !p.addresses_known);
+        state.pools.values().filter(helps).map(|p| p.slot).collect()
     }
 
     pub(super) fn no_split_slots(&self) -> Vec<u32> {
@@ -174,13 +205,38 @@ impl Pools {
         self.state.lock().pools.get(&id).map_or(0, |p| p.uses)
     }
 
-    pub(super) fn all_slots(&self) -> Vec<u32> {
-        self.state.lock().pools.values().map(|p| p.slot).collect()
+    /// Whether some capture is under way, or what may be one.
+    pub(super) fn capture_active(&self) -> bool {
+        self.state.lock().active.iter().any(|a| a.activity != Activity::Scope)
     }
 
-    /// Whether the pool is waiting for its memory to come back.
-    pub(crate) fn is_released(&self, slot: u32) -> bool {
-        self.state.lock().pools.values().any(|p| p.slot == slot && p.uses == 0)
+    /// Streams on which captures were announced.
+    pub(super) fn capture_origins(&self) -> Vec<Stream> {
+        let origin = |a: &Active| match a.activity {
+            Activity::Capture(stream) => Some(stream),
+            Activity::Scope | Activity::Unknown => None,
+        };
+        self.state.lock().active.iter().filter_map(origin).collect()
+    }
+
+    /// Whether idle memory of a pool in use may serve others or go back: no graph can know its addresses.
+    pub(super) fn idle_may_leave(&self, slot: u32) -> bool {
+        slot == DEFAULT_POOL || self.state.lock().pools.values().any(|p| p.slot == slot && !p.addresses_known)
+    }
+
+    /// The slot of a pool in use whose addresses are remembered from now on.
+    pub(super) fn remember_addresses(&self, id: PoolId) -> Result<u32> {
+        let mut state = self.state.lock();
+        let pool = state.pool(id)?;
+        if pool.uses == 0 {
+            return Err(Error::Pool("Not expected to checkpoint freeable graph".into()));
+        }
+        pool.addresses_known = true;
+        Ok(pool.slot)
+    }
+
+    pub(super) fn all_slots(&self) -> Vec<u32> {
+        self.state.lock().pools.values().map(|p| p.slot).collect()
     }
 }
 
@@ -197,17 +253,34 @@ impl Core {
     }
 
     /// Routes requests into the pool from here on [spec 14.2].
-    pub(crate) fn begin_allocate(&self, id: PoolId, filter: PoolFilter) -> Result<()> {
+    pub(crate) fn begin_allocate(&self, id: PoolId, filter: PoolFilter, activity: Activity) -> Result<()> {
+        let capture = activity != Activity::Scope;
+        let mirror_defects = self.mirror_defects();
+        // No slow path may free or wait, and nobody may query an event, while the capture begins.
+        let _growth = capture.then(|| self.growth.lock());
+        let _events = capture.then(|| self.events.state.lock());
         let mut state = self.pools.state.lock();
         if state.active.iter().any(|a| a.id == id) {
-            if self.mirror_defects() {
+            if mirror_defects {
                 state.create_or_increment(id, None)?;
             }
             return Err(Error::Pool("beginAllocateToPool: already recording to mempool_id".into()));
         }
+        if capture_again(&state, activity) {
+            return Err(Error::Pool(
+                "the stream is being captured already: captures cannot be nested".into(),
+            ));
+        }
         let slot = state.create_or_increment(id, None)?;
-        let has_upstream = state.pool(id)?.upstream.is_some();
-        Arc::make_mut(&mut state.active).push(Active { id, route: Route { slot, has_upstream }, filter });
+        let pool = state.pool(id)?;
+        pool.addresses_known |= capture;
+        let has_upstream = pool.upstream.is_some();
+        Arc::make_mut(&mut state.active).push(Active {
+            id,
+            route: Route { slot, has_upstream },
+            filter,
+            activity,
+        });
         self.attend(attention::POOLS);
         Ok(())
     }
@@ -222,6 +295,8 @@ impl Core {
         if active.is_empty() {
             self.relax(attention::POOLS);
         }
+        drop(state);
+        self.events.state.lock().predecessors.clear();
         Ok(())
     }
 

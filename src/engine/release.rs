@@ -116,9 +116,39 @@ impl Core {
     /// Release-all [spec 7.2]; `only` names a private pool, `None` means everything.
     pub(super) fn release_all(&self, growth: &mut Growth, only: Option<PoolId>) -> Result<()> {
         if only.is_none() && !self.any_pool_active() {
-            self.synchronize_and_free_events(None)?;
-            self.release_pool(growth, DEFAULT_POOL, PoolKind::Large)?;
-            self.release_pool(growth, DEFAULT_POOL, PoolKind::Small)?;
+            self.release_default(growth)?;
+        }
+        self.release_freeable(growth, only)
+    }
+
+    /// Whether a failing request may have cached memory released [spec 14.3]. PyTorch refuses that in every
+    /// pool's scope; only a capture demands it.
+    pub(super) fn may_release(&self) -> bool {
+        !self.any_pool_active() || (!self.mirror_defects() && !self.pools.capture_active())
+    }
+
+    /// Releases what a failing request of this pool may take: everything that is cached, but for the private
+    /// pools of others.
+    pub(super) fn release_for(&self, growth: &mut Growth, pool: u32) -> Result<()> {
+        self.release_default(growth)?;
+        if pool != DEFAULT_POOL && self.pools.idle_may_leave(pool) {
+            self.release_pool(growth, pool, PoolKind::Large)?;
+            self.release_pool(growth, pool, PoolKind::Small)?;
+        }
+        self.release_freeable(growth, None)
+    }
+
+    fn release_default(&self, growth: &mut Growth) -> Result<()> {
+        self.synchronize_and_free_events(None)?;
+        self.release_pool(growth, DEFAULT_POOL, PoolKind::Large)?;
+        self.release_pool(growth, DEFAULT_POOL, PoolKind::Small)
+    }
+
+    /// Releases pools that have no user any more, or that one of them.
+    fn release_freeable(&self, growth: &mut Growth, only: Option<PoolId>) -> Result<()> {
+        // Unmapping waits for a stream, which its capture would not survive. Their turn comes later.
+        if self.pools.capture_active() && !self.mirror_defects() {
+            return Ok(());
         }
         for pool in self.pools.freeable() {
             if only.is_some_and(|id| id != pool.id) {
@@ -185,6 +215,10 @@ impl Core {
     /// Release-enough [spec 4.5]: cached oversize blocks of the request's pool and stream, the best fit first,
     /// else from the largest down. Whether enough went.
     pub(super) fn release_enough(&self, shard: &Arc<Shard>, request: &Request) -> Result<bool> {
+        // A graph may write to the idle segments of its pool; PyTorch does not look.
+        if !self.pools.idle_may_leave(request.pool) && !self.mirror_defects() {
+            return Ok(false);
+        }
         let leaving = {
             let mut state = shard.lock();
             let max_split = state.rules.max_split;

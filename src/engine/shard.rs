@@ -185,11 +185,23 @@ impl ShardState {
         let split =
             !no_split && self.rules.should_split(request.kind, request.rounded, remainder, request.expandable);
         let size = if split { request.rounded } else { block.size };
+        let was_free = block.state == State::Free;
+        let (grant, change) = self.carve(id, size, request, shared)?;
+        if was_free {
+            self.watch(grant.block, request, change, split);
+        }
+        Ok(grant)
+    }
+
+    /// Hands out the first `size` bytes of a free or held block, whatever the split rule says.
+    #[inline]
+    pub(super) fn carve(&mut self, id: BlockId, size: u64, request: &Request, shared: &Shared) -> Result<(Grant, Change), NeedCredit> {
+        let block = &self.slab[id];
+        let split = size < block.size;
         let change = hand_out_change(block, size, split, request.bytes, size >= self.rules.max_split);
         self.counters.hand_out(request.kind, &change, &shared.bank)?;
 
-        let was_free = self.slab[id].state == State::Free;
-        if was_free {
+        if self.slab[id].state == State::Free {
             self.remove_free(id);
         }
         let taken = if split {
@@ -208,10 +220,7 @@ impl ShardState {
         block.generation = block.generation.wrapping_add(u32::from(!split));
         let grant = Grant { block: taken, generation: block.generation, addr: block.addr, size };
         self.record(TraceAction::Alloc, grant.addr, request.bytes, Some(request.site));
-        if was_free {
-            self.watch(taken, request, change, split);
-        }
-        Ok(grant)
+        Ok((grant, change))
     }
 
     /// Follows a change of what is observed or counted.

@@ -1,6 +1,7 @@
 //! Every place where gpucache, by default, does better than PyTorch. With `mirror` each answers as PyTorch does.
 
 use super::malloc::Request;
+use super::pools::Filter;
 use super::{Model, PoolId};
 
 impl Model {
@@ -32,6 +33,25 @@ impl Model {
         if mirror {
             block.uses.retain(|stream| !recorded.contains(stream));
         }
+    }
+
+    fn capture_active(&self) -> bool {
+        self.active.iter().any(|(_, filter)| !matches!(filter, Filter::Thread))
+    }
+
+    /// A scope of a private pool is no capture: a request that fails in it has cached memory released.
+    pub(crate) fn retries_in_scope(&self) -> bool {
+        !self.mirror && !self.capture_active()
+    }
+
+    /// Unmapping waits for a stream, which spoils its capture.
+    pub(crate) fn keeps_still_for_capture(&self) -> bool {
+        !self.mirror && self.capture_active()
+    }
+
+    /// Idle memory of a pool whose addresses a graph knows is still the graph's.
+    pub(crate) fn idle_may_leave(&self, id: PoolId) -> bool {
+        self.mirror || self.private.get(&id).is_none_or(|pool| !pool.captured)
     }
 
     /// [spec 23.7]

@@ -66,8 +66,8 @@ impl Model {
         {
             return Ok(Some(new));
         }
-        if self.active.is_empty() {
-            self.release_all(None);
+        if self.active.is_empty() || self.retries_in_scope() {
+            self.release_for(request.pool.0);
             if let Some(new) = self.new_segment(request, true) {
                 return Ok(Some(new));
             }
@@ -128,6 +128,9 @@ impl Model {
             return None;
         }
         for id in self.use_on_oom.clone() {
+            if !self.idle_may_leave(id) {
+                continue;
+            }
             let overflow = Request { pool: (id, request.pool.1), expandable: false, ..*request };
             if let Some(hit) = self.find_free(&overflow) {
                 request.pool = overflow.pool;
@@ -177,7 +180,7 @@ impl Model {
 
     /// [spec 4.5]
     fn release_enough(&mut self, request: &Request) -> Result<bool, Failure> {
-        if self.conf.max_split == UNLIMITED {
+        if self.conf.max_split == UNLIMITED || !self.idle_may_leave(request.pool.0) {
             return Ok(false);
         }
         let key = request.rounded.max(self.conf.max_split);

@@ -9,6 +9,8 @@ pub(crate) struct PrivatePool {
     pub(crate) users: u64,
     /// What PyTorch counts: see [spec 23.3].
     pub(crate) driver_allocations: i64,
+    /// A graph may know its addresses.
+    pub(crate) captured: bool,
 }
 
 /// Which requests an active pool takes.
@@ -17,6 +19,8 @@ pub(crate) enum Filter {
     /// Those of the calling thread: the model has one thread.
     Thread,
     Streams(BTreeSet<Stream>),
+    /// All of them, and whoever began it does not say why: it may be a capture.
+    All,
 }
 
 impl Model {
@@ -36,6 +40,9 @@ impl Model {
         self.create_or_increment(id);
         if already {
             return Err(Failure::Pool);
+        }
+        if !matches!(filter, Filter::Thread) {
+            self.private.get_mut(&id).expect("just made").captured = true;
         }
         self.active.push((id, filter));
         Ok(())
@@ -74,7 +81,7 @@ impl Model {
     /// [spec 2.4]: the newest active pool that takes the stream's requests.
     pub(crate) fn target_pool(&self, stream: Stream) -> PoolId {
         let takes = |filter: &Filter| match filter {
-            Filter::Thread => true,
+            Filter::Thread | Filter::All => true,
             Filter::Streams(streams) => streams.contains(&stream),
         };
         self.active.iter().rev().find(|(_, filter)| takes(filter)).map_or(DEFAULT_POOL, |&(id, _)| id)

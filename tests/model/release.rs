@@ -13,9 +13,30 @@ impl Model {
     /// Release-all, of everything or of one private pool [spec 7.2].
     pub(crate) fn release_all(&mut self, only: Option<PoolId>) {
         if only.is_none() && self.active.is_empty() {
-            self.wait_for_events(None);
-            self.release_pool_blocks((DEFAULT_POOL, Kind::Large));
-            self.release_pool_blocks((DEFAULT_POOL, Kind::Small));
+            self.release_default();
+        }
+        self.release_freeable(only);
+    }
+
+    /// What a failing request has released: its own pool too, if no graph knows that pool's addresses.
+    pub(crate) fn release_for(&mut self, pool: PoolId) {
+        self.release_default();
+        if pool != DEFAULT_POOL && !self.private[&pool].captured {
+            self.release_pool_blocks((pool, Kind::Large));
+            self.release_pool_blocks((pool, Kind::Small));
+        }
+        self.release_freeable(None);
+    }
+
+    fn release_default(&mut self) {
+        self.wait_for_events(None);
+        self.release_pool_blocks((DEFAULT_POOL, Kind::Large));
+        self.release_pool_blocks((DEFAULT_POOL, Kind::Small));
+    }
+
+    fn release_freeable(&mut self, only: Option<PoolId>) {
+        if self.keeps_still_for_capture() {
+            return;
         }
         let freeable: Vec<PoolId> =
             self.private.iter().filter(|(_, pool)| pool.users == 0).map(|(&id, _)| id).collect();

@@ -80,7 +80,7 @@ impl Subject for Model {
         number
     }
     fn begin_pool(&mut self, pool: usize) -> Result<(), Failure> {
-        self.begin_allocate((0, pool as u64), Filter::Thread)
+        self.begin_allocate((0, pool as u64), Filter::All)
     }
     fn end_pool(&mut self, pool: usize) {
         self.end_allocate((0, pool as u64)).expect("the pool is active");
