@@ -30,7 +30,7 @@ impl Core {
             allowed,
             processes: processes.map(|all| named(&self.properties, all)),
             waits: self.waits(),
-            pool_active: self.any_pool_active(),
+            pool_active: !self.may_release(),
         }
     }
 

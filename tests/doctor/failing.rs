@@ -241,8 +241,12 @@ fn too_large_a_model() -> Diagnosis {
 fn cached_outside() -> Diagnosis {
     let (_, gpu) = sim(12);
     drop(gpu.alloc(8 * GIB).unwrap());
-    let pool = gpu.create_pool();
-    pool.scope(|| fail(&gpu, 6 * GIB, Stream::DEFAULT)).unwrap()
+    // A capture: in a plain scope the default pools would be released for the request.
+    let capture = gpu.graph_pool_id();
+    gpu.begin_allocate_to_pool(capture, |_| true).unwrap();
+    let failed = fail(&gpu, 6 * GIB, Stream::DEFAULT);
+    gpu.end_allocate_to_pool(capture).unwrap();
+    failed
 }
 
 /// Iterations that keep one block each and drop all others.

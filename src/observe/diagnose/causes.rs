@@ -252,7 +252,7 @@ fn pending(evidence: &Evidence, measure: &Measure<'_>) -> Option<Candidate> {
         Holder { what, bytes: w.bytes }
     });
     let helps = if evidence.pool_active {
-        "drop such blocks before the capture or pool scope begins, or end it before large requests"
+        "drop such blocks before the capture begins, or end it before large requests"
     } else {
         "synchronise the stream named here, record_stream only where a stream really uses the block, and drop early"
     };
@@ -284,7 +284,7 @@ fn private_pool(measure: &Measure<'_>, request: Option<&Wanted>) -> Option<Candi
         Holder { what, bytes: i.bytes }
     });
     let helps = if request.is_some_and(|r| r.pool != PoolId::DEFAULT) {
-        "call empty_cache() before the pool scope or capture begins"
+        "call empty_cache() before the capture begins"
     } else {
         "drop the MemPool or the graph when it is done, let its memory help out with set_use_on_oom(true), or give \
          graphs one pool together"
@@ -315,8 +315,8 @@ fn cached(evidence: &Evidence, measure: &Measure<'_>, request: Option<&Wanted>) 
         .holders(streams(measure.cached.iter()));
     Some(if request.is_some() {
         candidate
-            .says("The cache holds whole free segments, but nothing may be given back during a capture or pool scope.")
-            .helps("call empty_cache() before the capture or pool scope begins")
+            .says("The cache holds whole free segments, but nothing may be given back during a capture.")
+            .helps("call empty_cache() before the capture begins")
     } else {
         candidate
             .says(format!(

@@ -29,7 +29,7 @@ pub struct Evidence {
     pub processes: Option<Vec<ProcessLine>>,
     /// Streams that freed blocks wait for.
     pub waits: Vec<StreamWait>,
-    /// Whether a capture or a pool scope is under way, so that nothing cached may be given back.
+    /// Whether a capture is under way, so that nothing cached may be given back.
     pub pool_active: bool,
 }
 
