@@ -12,7 +12,13 @@ use crate::pool::block::{Block, NO_RESERVATION, State};
 impl Core {
     /// Moves the best-fitting idle whole segment of another stream to the request's stream and serves the
     /// request from it. Later work of the borrower waits for what the lender has queued so far.
+    ///
+    /// Only default pools lend, and only ordinary segments: an expandable one grows for its own stream. While a pool
+    /// is active nobody borrows, because the event would tie a stream under capture to another one.
     pub(super) fn borrow(&self, shard: &Arc<Shard>, request: &Request) -> Result<Option<Grant>> {
+        if request.expandable || self.any_pool_active() {
+            return Ok(None);
+        }
         let Some((lender, addr, size)) = self.best_lender(shard, request) else { return Ok(None) };
         let Some(segment) = take_segment(&lender, request, addr, size) else { return Ok(None) };
         // Ordered after it was taken, so that nothing the lender did with it comes later.
@@ -23,8 +29,12 @@ impl Core {
             let id = state.slab.insert(segment);
             state.insert_free(id, &self.shared);
         }
-        ordered?;
-        Ok(self.search_again(shard, request))
+        match ordered {
+            Ok(()) => Ok(self.search_again(shard, request)),
+            // Nobody needs to borrow: the cache can still grow.
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Lets later work of the borrower wait for what the lender has queued.
@@ -35,8 +45,8 @@ impl Core {
             .event_record(event, lender.stream)
             .and_then(|()| self.device.stream_wait_event(borrower.stream, event));
         // The driver keeps what the wait needs.
-        let _ = self.device.event_destroy(event);
-        ordered
+        let destroyed = self.device.event_destroy(event);
+        ordered.and(destroyed)
     }
 
     fn best_lender(&self, shard: &Shard, request: &Request) -> Option<(Arc<Shard>, u64, u64)> {

@@ -103,7 +103,7 @@ impl Core {
     /// Completes every pending free whose events are done [spec 6.3].
     pub(crate) fn process_events(&self) -> DeviceResult<()> {
         let mut events = self.events.state.lock();
-        self.convert_deferred(&mut events)?;
+        self.convert_deferred(&mut events);
         let streams: smallvec::SmallVec<[Stream; 16]> = events.queues.keys().copied().collect();
         for stream in streams {
             loop {
@@ -127,9 +127,9 @@ impl Core {
         Ok(())
     }
 
-    /// Gives deferred blocks their events, now that no pool is active [spec 6.4].
-    fn convert_deferred(&self, events: &mut EventState) -> DeviceResult<()> {
-        let mut outcome = Ok(());
+    /// Gives deferred blocks their events, now that no pool is active [spec 6.4]. Whose events still cannot be
+    /// recorded stays deferred: whoever freed it was told, and the next request is somebody else's.
+    fn convert_deferred(&self, events: &mut EventState) {
         for block in std::mem::take(&mut events.deferred) {
             if self.mirror_defects() {
                 let mut state = block.shard.lock();
@@ -138,10 +138,29 @@ impl Core {
                     uses.streams.retain(|s| !forgotten.contains(s));
                 }
             }
-            let inserted = self.insert_events(events, block);
-            outcome = outcome.and(inserted);
+            let _ = self.insert_events(events, block);
         }
-        outcome
+    }
+
+    /// Deferred blocks that no event can be recorded for, perhaps because their stream was destroyed: once the whole
+    /// device is idle, so are they.
+    fn free_unrecordable(&self, events: &mut EventState) -> DeviceResult<()> {
+        if events.deferred.is_empty() {
+            return Ok(());
+        }
+        self.device.device_synchronize()?;
+        for block in std::mem::take(&mut events.deferred) {
+            let mut state = block.shard.lock();
+            state.uses.remove(&block.block);
+            let record = &mut state.slab[block.block];
+            record.has_uses = false;
+            let done = record.events == 0;
+            drop(state);
+            if done {
+                self.complete(&block);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for every pending event, or for those of one pool's blocks, and completes the frees [spec 6.5].
@@ -150,7 +169,8 @@ impl Core {
         self.ledger.lock().num_sync_all_streams += 1;
         let queues = {
             let mut events = self.events.state.lock();
-            self.convert_deferred(&mut events)?;
+            self.convert_deferred(&mut events);
+            self.free_unrecordable(&mut events)?;
             events.waits += 1;
             std::mem::take(&mut events.queues)
         };
