@@ -144,12 +144,12 @@ impl Core {
 
     /// Deferred blocks that no event can be recorded for, perhaps because their stream was destroyed: once the whole
     /// device is idle, so are they.
-    fn free_unrecordable(&self, events: &mut EventState) -> DeviceResult<()> {
-        if events.deferred.is_empty() {
+    fn free_unrecordable(&self, blocks: &mut Vec<BlockRef>) -> DeviceResult<()> {
+        if blocks.is_empty() {
             return Ok(());
         }
         self.device.device_synchronize()?;
-        for block in std::mem::take(&mut events.deferred) {
+        for block in blocks.drain(..) {
             let mut state = block.shard.lock();
             state.uses.remove(&block.block);
             let record = &mut state.slab[block.block];
@@ -167,14 +167,13 @@ impl Core {
     /// No pool may be active. No lock is held while it waits.
     pub(crate) fn synchronize_and_free_events(&self, only: Option<u32>) -> DeviceResult<()> {
         self.ledger.lock().num_sync_all_streams += 1;
-        let queues = {
+        let (queues, mut unrecordable) = {
             let mut events = self.events.state.lock();
             self.convert_deferred(&mut events);
-            self.free_unrecordable(&mut events)?;
             events.waits += 1;
-            std::mem::take(&mut events.queues)
+            (std::mem::take(&mut events.queues), std::mem::take(&mut events.deferred))
         };
-        let mut outcome = Ok(());
+        let mut outcome = self.free_unrecordable(&mut unrecordable);
         let mut spare = Vec::new();
         let mut left: BTreeMap<Stream, VecDeque<Waiting>> = BTreeMap::new();
         for (stream, queue) in queues {
@@ -195,6 +194,7 @@ impl Core {
         let mut events = self.events.state.lock();
         events.waits -= 1;
         events.spare.append(&mut spare);
+        events.deferred.append(&mut unrecordable);
         for (stream, mut queue) in left {
             let newer = events.queues.remove(&stream).unwrap_or_default();
             queue.extend(newer);
