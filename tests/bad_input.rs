@@ -26,7 +26,7 @@ fn with_options(options: &str) -> (SimDevice, Allocator) {
 }
 
 /// Nothing happened, and the allocator works.
-fn unharmed(device: SimDevice, allocator: Allocator) {
+fn unharmed(device: &SimDevice, allocator: Allocator) {
     allocator.verify().unwrap();
     drop(allocator.alloc(3 * MIB).unwrap());
     assert_eq!(allocator.memory_allocated(), 0);
@@ -57,7 +57,7 @@ fn zero_bytes_are_a_null_address() {
     allocator.would_allocate(0, Stream::DEFAULT).unwrap();
     assert_eq!(allocator.memory_stats(), before);
     assert_eq!(device.total_calls(), 0);
-    unharmed(device, allocator);
+    unharmed(&device, allocator);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn sizes_that_cannot_be() {
             let error = allocator.alloc(bytes).unwrap_err();
             assert!(matches!(error, Error::OutOfMemory(_)), "{options}: {bytes}: {error:?}");
         }
-        unharmed(device, allocator);
+        unharmed(&device, allocator);
     }
 }
 
@@ -106,7 +106,7 @@ fn fractions_that_are_none() {
     allocator.set_per_process_memory_fraction(0.0).unwrap();
     assert!(matches!(allocator.alloc(1), Err(Error::OutOfMemory(_))), "nothing at all is allowed");
     allocator.set_per_process_memory_fraction(1.0).unwrap();
-    unharmed(device, allocator);
+    unharmed(&device, allocator);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn addresses_that_are_not_the_start_of_a_live_block() {
     let raw = allocator.alloc_raw(3 * MIB, Stream::DEFAULT).unwrap();
     let owned = allocator.alloc(3 * MIB).unwrap();
     let freed = allocator.alloc_raw(3 * MIB, Stream::DEFAULT).unwrap();
-    let _wall = allocator.alloc(1000).unwrap();
+    let wall = allocator.alloc(1000).unwrap();
     allocator.free_raw(freed).unwrap();
     let before = allocator.memory_stats();
     for (address, why) in [
@@ -136,8 +136,8 @@ fn addresses_that_are_not_the_start_of_a_live_block() {
     assert_eq!(allocator.base_allocation(raw + 512).unwrap(), (raw, 20 << 20));
     assert_eq!(allocator.memory_stats(), before, "nobody was harmed");
     allocator.free_raw(raw).unwrap();
-    drop((owned, _wall));
-    unharmed(device, allocator);
+    drop((owned, wall));
+    unharmed(&device, allocator);
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn an_address_of_another_allocator() {
     assert_eq!(reason(allocator.free_raw(foreign)).1, "no segment of this allocator holds it");
     second.free_raw(foreign).unwrap();
     drop(other);
-    unharmed(other_device, second);
-    unharmed(device, allocator);
+    unharmed(&other_device, second);
+    unharmed(&device, allocator);
 }
 
 #[test]
@@ -163,12 +163,12 @@ fn parts_whose_block_is_gone() {
     // SAFETY: the allocator is alive, and nothing was allocated since: the parts name no live block.
     let again = unsafe { Allocation::from_parts(parts) };
     assert_eq!(reason(again.map(drop)).0, parts.address);
-    let _new = allocator.alloc(1000).unwrap();
+    let new = allocator.alloc(1000).unwrap();
     // SAFETY: the allocator is alive; the address is live again, as another block, and that is noticed.
     let stale = unsafe { Allocation::from_parts(parts) };
     assert_eq!(reason(stale.map(drop)).0, parts.address);
-    drop(_new);
-    unharmed(device, allocator);
+    drop(new);
+    unharmed(&device, allocator);
 }
 
 /// What can be known of a stream is that the driver does not know it, once an event is to be recorded on it.
@@ -237,7 +237,7 @@ fn a_device_that_fails_in_the_middle() {
         device.release(side);
         allocator.empty_cache().unwrap();
         assert_eq!(allocator.memory_reserved(), 0, "{options}: nothing was lost");
-        unharmed(device, allocator);
+        unharmed(&device, allocator);
     }
 }
 
@@ -246,12 +246,12 @@ fn a_pending_error_of_the_device_fails_growth_alone() {
     let (device, allocator) = fresh();
     drop(allocator.alloc(3 * MIB).unwrap());
     device.set_pending_error(Fault::Driver(code::LAUNCH_FAILED));
-    let _hit = allocator.alloc(3 * MIB).unwrap();
+    let hit = allocator.alloc(3 * MIB).unwrap();
     let error = allocator.alloc(50 * MIB).unwrap_err();
     assert!(matches!(error, Error::Device(_)), "{error}");
     assert_eq!(device.calls(CallKind::Malloc), 1, "the driver was not asked");
-    drop(_hit);
-    unharmed(device, allocator);
+    drop(hit);
+    unharmed(&device, allocator);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn options_that_cannot_be() {
         assert!(matches!(error, Error::Config(_)), "{text}: {error}");
         assert_eq!(allocator.config(), before, "{text}");
     }
-    unharmed(device, allocator);
+    unharmed(&device, allocator);
 }
 
 #[test]
@@ -286,5 +286,5 @@ fn pools_used_against_their_state() {
     allocator.release_pool(unknown).unwrap();
     is_pool_error(allocator.release_pool(unknown));
     drop(pool);
-    unharmed(device, allocator);
+    unharmed(&device, allocator);
 }

@@ -200,8 +200,8 @@ fn check_errors(errors: &[Error], fault: Fault, told: &str) {
     for error in errors {
         match (error, fault) {
             (Error::OutOfMemory(_), _) => unexplained += 1,
-            (Error::Device(DeviceError::OutOfMemory { .. }), Fault::OutOfMemory) => {}
-            (Error::Device(DeviceError::Driver { code: code::LAUNCH_FAILED, .. }), Fault::Driver(_)) => {}
+            (Error::Device(DeviceError::OutOfMemory { .. }), Fault::OutOfMemory)
+            | (Error::Device(DeviceError::Driver { code: code::LAUNCH_FAILED, .. }), Fault::Driver(_)) => {}
             _ => panic!("{told}: {error:?}"),
         }
     }

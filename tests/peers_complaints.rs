@@ -4,7 +4,8 @@
 //! Not here: figures that are explained rather than cured (reconciliation with nvidia-smi, reports of fragmentation;
 //! see the tests of the observation tools), speed (see the benches), pinned memory and graph capture (tests of their
 //! own).
-#![allow(clippy::unwrap_used)]
+// Two underscores part the kind from the report.
+#![allow(clippy::unwrap_used, non_snake_case)]
 
 #[path = "peers_complaints/defects.rs"]
 mod defects;

@@ -86,7 +86,9 @@ impl ShardState {
             .filter(|(id, b)| !b.is_split() && !b.is_expandable() && wanted(*id, b))
             .map(|(id, b)| Leaving { id, addr: b.addr, size: b.size, pool, kind })
             .collect();
-        leaving.iter().for_each(|l| self.remove_free(l.id));
+        for block in &leaving {
+            self.remove_free(block.id);
+        }
         leaving
     }
 }
@@ -227,7 +229,9 @@ impl Core {
                 }
                 enough |= total >= key;
             }
-            chosen.iter().for_each(|l| state.remove_free(l.id));
+            for block in &chosen {
+                state.remove_free(block.id);
+            }
             if chosen.is_empty() {
                 return Ok(false);
             }

@@ -41,7 +41,9 @@ fn the_last_block_may_go_on_any_thread() {
         let blocks = blocks(&allocator);
         let threads: Vec<_> = blocks.into_iter().map(|block| thread::spawn(move || drop(block))).collect();
         drop(allocator);
-        threads.into_iter().for_each(|t| t.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         device.assert_clean();
     }
 }

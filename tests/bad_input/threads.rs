@@ -102,7 +102,7 @@ fn freed_by_other_threads() {
                     }
                 }
                 drop(give);
-                drop(receiver.iter().count());
+                receiver.iter().for_each(drop);
             });
         }
         drop(senders);

@@ -126,6 +126,17 @@ fn no_address_space_is_no_reason_to_fail__llama_cpp_29142_23094() {
     }
 }
 
+/// Memory of the driver for an upstream that never maps any.
+struct Plain(SimDevice);
+impl Upstream for Plain {
+    fn alloc(&self, bytes: u64, _: Stream) -> Option<u64> {
+        gpucache::device::Device::malloc(&self.0, bytes).ok()
+    }
+    fn free(&self, address: u64, _: u64, _: Stream) {
+        gpucache::device::Device::free(&self.0, address).unwrap();
+    }
+}
+
 /// 9/8 of the device for each pool and stream is too much for some programs; a pool with an upstream of its own is
 /// never expandable, so that its memory can be exported.
 #[test]
@@ -141,16 +152,6 @@ fn expandable_segments_are_a_choice__pytorch_186213_130330() {
     // What does not fit in it comes the ordinary way.
     drop(allocator.alloc(300 * MIB).unwrap());
     assert_eq!(device.calls(CallKind::Malloc), 1);
-
-    struct Plain(SimDevice);
-    impl Upstream for Plain {
-        fn alloc(&self, bytes: u64, _: Stream) -> Option<u64> {
-            gpucache::device::Device::malloc(&self.0, bytes).ok()
-        }
-        fn free(&self, address: u64, _: u64, _: Stream) {
-            gpucache::device::Device::free(&self.0, address).unwrap();
-        }
-    }
     let pool = allocator.create_pool_with(Arc::new(Plain(device.clone())));
     pool.scope(|| drop(allocator.alloc(40 * MIB).unwrap())).unwrap();
     assert_eq!(device.calls(CallKind::Malloc), 2);
