@@ -71,8 +71,8 @@ impl Idle {
         }
     }
 
-    /// Notes what is free now; answers what has been free for the whole time.
-    fn look(&mut self, free: &[(Key, u32)], now: Duration, after: Duration) -> Vec<Key> {
+    /// Notes what is free now; answers what has been free for the whole time, with its generation.
+    fn look(&mut self, free: &[(Key, u32)], now: Duration, after: Duration) -> HashMap<Key, u32> {
         self.looked = now;
         let before = std::mem::take(&mut self.seen);
         let since = |key: &Key, generation: u32| {
@@ -81,7 +81,7 @@ impl Idle {
         self.seen = free.iter().map(|(key, generation)| (*key, (*generation, since(key, *generation)))).collect();
         let limit = after.saturating_mul(self.patience);
         let aged = self.seen.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= limit);
-        aged.map(|(key, _)| *key).collect()
+        aged.map(|(key, (generation, _))| (*key, *generation)).collect()
     }
 }
 
@@ -124,9 +124,10 @@ impl Core {
         let free: Vec<(Key, u32)> = shards.iter().flat_map(|shard| idle_blocks(shard)).collect();
         let aged = growth.idle.look(&free, now, after);
         for shard in &shards {
-            let is_aged = |id: BlockId| aged.contains(&(shard.index, id));
+            // Another thread may have used it since.
+            let is_aged = |id: BlockId, b: &Block| aged.get(&(shard.index, id)) == Some(&b.generation);
             for kind in [PoolKind::Large, PoolKind::Small] {
-                let gone = self.release_chosen(shard, DEFAULT_POOL, kind, |id, _| is_aged(id))?;
+                let gone = self.release_chosen(shard, DEFAULT_POOL, kind, is_aged)?;
                 let gone = gone.into_iter().map(|bytes| Gone { shard: shard.index, kind, bytes, at: now });
                 growth.idle.gone.extend(gone);
             }
@@ -136,12 +137,12 @@ impl Core {
     }
 
     /// Whole pages of free blocks in expandable segments.
-    fn unmap_idle(&self, growth: &mut Growth, shard: &Arc<Shard>, is_aged: &dyn Fn(BlockId) -> bool) -> Result<()> {
+    fn unmap_idle(&self, growth: &mut Growth, shard: &Arc<Shard>, is_aged: &dyn Fn(BlockId, &Block) -> bool) -> Result<()> {
         for kind in [PoolKind::Large, PoolKind::Small] {
             let blocks: Vec<(BlockId, u64)> = {
                 let state = shard.lock();
                 let free = state.free_blocks(DEFAULT_POOL, kind).into_iter();
-                free.filter(|(id, b)| b.is_expandable() && is_aged(*id)).map(|(id, b)| (id, b.addr)).collect()
+                free.filter(|(id, b)| b.is_expandable() && is_aged(*id, b)).map(|(id, b)| (id, b.addr)).collect()
             };
             for (id, addr) in blocks {
                 self.unmap_block(growth, shard, id, addr)?;

@@ -1,11 +1,12 @@
 //! Threads that hammer one allocator: the books are right in the end, and so are the peaks.
 
-use std::sync::{Barrier, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use gpucache::device::Stream;
 use gpucache::device::sim::SimDevice;
-use gpucache::{Allocation, Allocator};
+use gpucache::{Allocation, Allocator, Config};
 
 use super::MIB;
 
@@ -112,6 +113,55 @@ fn freed_by_other_threads() {
     check(&allocator);
     drop(allocator);
     device.assert_clean();
+}
+
+/// Every feature from every thread at once; the books are right at any moment.
+#[test]
+fn everything_at_once() {
+    for options in [
+        "borrow_across_streams:True,release_idle_after_ms:1",
+        "expandable_segments:True,max_split_size_mb:64",
+    ] {
+        let device = SimDevice::default();
+        let config = Config::parse(options).unwrap();
+        let allocator = Allocator::builder().device(Arc::new(device.clone())).config(config).build().unwrap();
+        let scope = allocator.scope("all").with_budget(1 << 30);
+        thread::scope(|s| {
+            for t in 0..THREADS {
+                let (allocator, scope, device) = (&allocator, &scope, &device);
+                s.spawn(move || {
+                    let stream = |n: usize| Stream::from_raw((n % 5) as u64);
+                    let own = scope.scope(&t.to_string());
+                    for round in 0..ROUNDS {
+                        let _inside = (round % 7 == t).then(|| own.enter());
+                        let block = allocator.alloc_on(size(t, round), stream(t + round)).unwrap();
+                        block.record_stream(stream(round));
+                        let other = own.alloc_on(size(round, t), stream(round)).unwrap();
+                        drop(block);
+                        match round % 60 {
+                            10 => drop(allocator.empty_cache().unwrap()),
+                            20 => drop(allocator.memory_snapshot()),
+                            30 => allocator.verify().unwrap(),
+                            40 => drop(allocator.release_idle().unwrap()),
+                            50 => device.advance(Duration::from_millis(1)),
+                            _ => {}
+                        }
+                        drop(other);
+                    }
+                });
+            }
+        });
+        allocator.empty_cache().unwrap();
+        allocator.verify().unwrap();
+        let stats = allocator.memory_stats();
+        assert_eq!(stats.allocation.all.allocated, (2 * THREADS * ROUNDS) as i64, "{options}");
+        assert_eq!((stats.active.all.current, stats.reserved_bytes.all.current), (0, 0), "{options}");
+        let whole = scope.stats();
+        let parts: i64 = allocator.scopes()[1..].iter().map(|s| s.bytes.allocated).sum();
+        assert_eq!((whole.bytes.current, whole.bytes.allocated), (0, parts), "{options}");
+        drop((scope, allocator));
+        device.assert_clean();
+    }
 }
 
 /// Barriers make the overlap known, so the peaks are known: not a byte more, and not a byte less.
