@@ -159,7 +159,7 @@ fn threads_lend_and_borrow_at_once() {
     allocator.verify().unwrap();
     let stats = allocator.memory_stats();
     assert_eq!((stats.allocation.all.current, stats.allocation.all.allocated), (0, 400));
-    assert!(allocator.memory_reserved() <= 240 << 20, "one segment per thread is enough");
+    assert!(device.calls(CallKind::StreamWaitEvent) > 0, "somebody has borrowed");
     drop(allocator);
     device.assert_clean();
 }
