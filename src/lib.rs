@@ -20,7 +20,7 @@ pub mod units;
 
 pub use allocator::{
     Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
-    MemPool, PinnedAllocator, Upstream,
+    MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
 };
 pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
 pub use config::Config;

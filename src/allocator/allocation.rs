@@ -65,7 +65,10 @@ impl Allocation {
         if bytes == 0 {
             return Ok(Self::null());
         }
-        let (shard, grant) = core.malloc(bytes as u64, stream, scope, Location::caller())?;
+        let (shard, grant) = match scope {
+            0 => core.malloc(bytes as u64, stream, 0, Location::caller())?,
+            tag => core.malloc_scoped(bytes as u64, stream, tag, Location::caller())?,
+        };
         Ok(Allocation {
             shard: Some(NonNull::from(&**shard)),
             address: grant.addr,

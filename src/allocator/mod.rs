@@ -9,6 +9,7 @@ mod hooks;
 mod pinned;
 mod pool;
 mod raw;
+mod scope;
 mod stats;
 
 use std::fmt;
@@ -19,9 +20,10 @@ pub use self::builder::Builder;
 pub use self::graph::{CaptureScope, GraphPool, PooledGraph};
 pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
+pub use self::scope::{Scope, ScopeGuard};
 pub use self::stats::HistoryOptions;
 pub use crate::engine::{
-    EmptyCacheReport, Forecast, KeptReason, KeptSegment, PoolCheckpoint, PoolRestore, Upstream,
+    EmptyCacheReport, Forecast, KeptReason, KeptSegment, PoolCheckpoint, PoolRestore, ScopeStats, Upstream,
 };
 
 use crate::config::Config;
@@ -133,6 +135,22 @@ impl Allocator {
     /// [`Error::Device`](crate::Error::Device) when the driver fails; what could not be freed stays cached.
     pub fn empty_cache(&self) -> Result<EmptyCacheReport> {
         self.core().empty_cache()
+    }
+
+    /// With `release_idle_after`: gives back cached segments that nobody used for that long, and says how many bytes
+    /// went. Without: does nothing.
+    ///
+    /// Requests that miss the cache look by themselves, so a program that grows need not call this. One that is
+    /// served from the cache, or does nothing for a while, should call it now and then (a look takes microseconds,
+    /// the release as long as the driver's frees): idle time counts from the first look that finds a segment free.
+    /// What was used within the time stays, and so the most that was in use at any moment of it. A segment that was
+    /// asked for again right after it went makes the allocator wait longer, up to 8 times. Only default pools decay,
+    /// and nothing happens while a pool is active. The clock is [`Device::now`].
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when the driver fails; what could not be freed stays cached.
+    pub fn release_idle(&self) -> Result<u64> {
+        self.core().release_idle()
     }
 
     /// What a request would do, without doing it. Another thread may change that a moment later.

@@ -9,6 +9,8 @@ pub mod nvml;
 pub mod sim;
 
 use std::fmt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// A stream, by its raw handle (`CUstream` as an integer). The default stream is 0.
 ///
@@ -335,6 +337,13 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
     /// is no error. Mapped memory needs [`mem_set_access`](Device::mem_set_access) instead.
     fn enable_peer_access(&self, _peer: u32) -> DeviceResult<()> {
         Err(DeviceError::NotSupported { call: "cuCtxEnablePeerAccess" })
+    }
+
+    /// Time since some moment in the past; never goes back. Not a driver call: `release_idle_after` reads it where
+    /// a request has missed the cache.
+    fn now(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
     }
 
     /// The processes that hold memory on the device, in the order of the system's tool; `None` where that

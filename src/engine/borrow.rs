@@ -29,8 +29,12 @@ impl Core {
             let id = state.slab.insert(segment);
             state.insert_free(id, &self.shared);
         }
-        ordered?;
-        Ok(self.search_again(shard, request))
+        match ordered {
+            Ok(()) => Ok(self.search_again(shard, request)),
+            // Nobody needs to borrow: the cache can still grow.
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Lets later work of the borrower wait for what the lender has queued.
@@ -41,8 +45,8 @@ impl Core {
             .event_record(event, lender.stream)
             .and_then(|()| self.device.stream_wait_event(borrower.stream, event));
         // The driver keeps what the wait needs.
-        let _ = self.device.event_destroy(event);
-        ordered
+        let destroyed = self.device.event_destroy(event);
+        ordered.and(destroyed)
     }
 
     fn best_lender(&self, shard: &Shard, request: &Request) -> Option<(Arc<Shard>, u64, u64)> {

@@ -41,12 +41,15 @@ impl Drop for Core {
     /// Gives everything back. The driver may be gone already; nobody is left to hear of a failure.
     fn drop(&mut self) {
         let mut growth = std::mem::take(&mut *self.growth.lock());
-        let _ = self.synchronize_and_free_events(None);
         let mut slots: Vec<u32> = self.pools.all_slots();
         slots.push(DEFAULT_POOL);
-        for slot in slots {
-            for kind in [PoolKind::Large, PoolKind::Small] {
-                let _ = self.release_pool(&mut growth, slot, kind);
+        // The second time for what one failing call has kept back.
+        for _attempt in 0..2 {
+            let _ = self.synchronize_and_free_events(None);
+            for &slot in &slots {
+                for kind in [PoolKind::Large, PoolKind::Small] {
+                    let _ = self.release_pool(&mut growth, slot, kind);
+                }
             }
         }
         growth.reservations.free_addresses(&*self.device);

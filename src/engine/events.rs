@@ -111,7 +111,7 @@ impl Core {
         if self.any_pool_active() {
             return Ok(());
         }
-        self.convert_deferred(&mut events)?;
+        self.convert_deferred(&mut events);
         let streams: smallvec::SmallVec<[Stream; 16]> = events.queues.keys().copied().collect();
         for stream in streams {
             loop {
@@ -135,9 +135,9 @@ impl Core {
         Ok(())
     }
 
-    /// Gives deferred blocks their events, now that no capture forbids it [spec 6.4].
-    fn convert_deferred(&self, events: &mut EventState) -> DeviceResult<()> {
-        let mut outcome = Ok(());
+    /// Gives deferred blocks their events, now that no capture forbids it [spec 6.4]. Whose events still cannot be
+    /// recorded stays deferred: whoever freed it was told, and the next request is somebody else's.
+    fn convert_deferred(&self, events: &mut EventState) {
         for Deferred { block, .. } in std::mem::take(&mut events.deferred) {
             if self.mirror_defects() {
                 let mut state = block.shard.lock();
@@ -146,23 +146,42 @@ impl Core {
                     uses.streams.retain(|s| !forgotten.contains(s));
                 }
             }
-            let inserted = self.insert_events(events, block);
-            outcome = outcome.and(inserted);
+            let _ = self.insert_events(events, block);
         }
-        outcome
+    }
+
+    /// Deferred blocks that no event can be recorded for, perhaps because their stream was destroyed: once the whole
+    /// device is idle, so are they.
+    fn free_unrecordable(&self, blocks: &mut Vec<Deferred>) -> DeviceResult<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        self.device.device_synchronize()?;
+        for Deferred { block, .. } in blocks.drain(..) {
+            let mut state = block.shard.lock();
+            state.uses.remove(&block.block);
+            let record = &mut state.slab[block.block];
+            record.has_uses = false;
+            let done = record.events == 0;
+            drop(state);
+            if done {
+                self.complete(&block);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for every pending event, or for those of one pool's blocks, and completes the frees [spec 6.5].
     /// No capture may be active. No lock is held while it waits.
     pub(crate) fn synchronize_and_free_events(&self, only: Option<u32>) -> DeviceResult<()> {
         self.ledger.lock().num_sync_all_streams += 1;
-        let queues = {
+        let (queues, mut unrecordable) = {
             let mut events = self.events.state.lock();
-            self.convert_deferred(&mut events)?;
+            self.convert_deferred(&mut events);
             events.waits += 1;
-            std::mem::take(&mut events.queues)
+            (std::mem::take(&mut events.queues), std::mem::take(&mut events.deferred))
         };
-        let mut outcome = Ok(());
+        let mut outcome = self.free_unrecordable(&mut unrecordable);
         let mut spare = Vec::new();
         let mut left: BTreeMap<Stream, VecDeque<Waiting>> = BTreeMap::new();
         for (stream, queue) in queues {
@@ -183,6 +202,7 @@ impl Core {
         let mut events = self.events.state.lock();
         events.waits -= 1;
         events.spare.append(&mut spare);
+        events.deferred.append(&mut unrecordable);
         for (stream, mut queue) in left {
             let newer = events.queues.remove(&stream).unwrap_or_default();
             queue.extend(newer);

@@ -249,7 +249,7 @@ impl Core {
         };
         let page = growth.reservations.get(index).map_or(1, |r| r.page);
         let bytes = ceil_to(bytes, page);
-        let over_cap = !self.mirror_defects() && self.exceeds_cap(bytes);
+        let over_cap = !self.mirror_defects() && self.beyond_cap(bytes);
         let mapped = if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
         let mut state = shard.lock();
         if !matches!(mapped, Ok(true)) {
@@ -361,7 +361,7 @@ impl Core {
         Ok(())
     }
 
-    fn unmap_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, addr: u64) -> Result<()> {
+    pub(super) fn unmap_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, addr: u64) -> Result<()> {
         let (index, start, end) = {
             let mut state = shard.lock();
             // Another thread may have taken it since it was listed.

@@ -60,7 +60,8 @@ impl Core {
             return Ok(Forecast::Hit { block_size });
         }
         let free = self.device.mem_get_info()?.free;
-        let allowed = self.ledger.lock().allowed_max.unwrap_or(u64::MAX);
+        let outside = self.counted_outside();
+        let allowed = self.ledger.lock().allowed_max.unwrap_or(u64::MAX).saturating_sub(outside);
         let reserved = self.reserved().0;
         let room = free.min(allowed.saturating_sub(reserved));
         if segment_size <= room {

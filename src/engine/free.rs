@@ -44,7 +44,7 @@ impl Core {
             return Freed::Done;
         }
         let left = if state.slab[id].has_uses { Freed::HasUses } else { Freed::NeedsCredit };
-        state.request_free(id);
+        state.request_free(id, &self.shared);
         left
     }
 

@@ -52,12 +52,14 @@ impl Core {
         let mut ledger = self.ledger.lock();
         ledger.reset_peak();
         self.with_counters(|counters| self.shared.bank.reset_peak(counters));
+        self.shared.scopes.reset_peak();
     }
 
     pub(crate) fn reset_accumulated(&self) {
         let mut ledger = self.ledger.lock();
         ledger.reset_accumulated();
         self.with_counters(|counters| self.shared.bank.reset_accumulated(counters));
+        self.shared.scopes.reset_accumulated();
     }
 
     fn with_counters(&self, f: impl FnOnce(&mut [&mut Counters])) {

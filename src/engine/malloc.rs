@@ -28,7 +28,8 @@ impl ShardState {
 }
 
 impl Core {
-    /// Hands out a block of at least `bytes` (not 0) on `stream`.
+    /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
+    /// but what the thread has entered.
     #[inline]
     pub(crate) fn malloc(&self, bytes: u64, stream: Stream, scope: u32, site: Site) -> Result<(&Arc<Shard>, Grant)> {
         if bytes >= REQUEST_CEILING {
@@ -39,6 +40,12 @@ impl Core {
         if attention != 0 {
             if attention & attention::NO_CACHING != 0 {
                 return self.malloc_uncached(bytes, stream, site);
+            }
+            if scope == 0 && attention & attention::SCOPES != 0 {
+                let entered = self.entered_tag();
+                if entered != 0 {
+                    return self.malloc_scoped(bytes, stream, entered, site);
+                }
             }
             route = self.before_malloc(stream)?;
         }
@@ -138,6 +145,7 @@ impl Core {
         if config.throw_on_cudamalloc_oom {
             self.refuse_beyond_cap(shard, &request)?;
         }
+        self.release_idle_at_miss(&mut growth, &config, shard, &request)?;
         match self.climb(&mut growth, shard, &mut request)? {
             Step::Segment(id) => Ok(self.hand_out_held(shard, id, &request)),
             Step::Granted(grant) => Ok(grant),
@@ -150,6 +158,10 @@ impl Core {
 
     /// The ladder [spec 4.2 step 5].
     fn climb(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &mut Request) -> Result<Step> {
+        let borrows = self.config.read().borrow_across_streams;
+        if borrows && let Some(grant) = self.borrow(shard, request)? {
+            return Ok(Step::Granted(grant));
+        }
         if let Some(id) = self.obtain(growth, shard, request, false)? {
             return Ok(Step::Segment(id));
         }
@@ -163,12 +175,6 @@ impl Core {
         {
             return Ok(Step::Segment(id));
         }
-        let config = self.config();
-        if config.borrow_across_streams
-            && let Some(grant) = self.borrow(shard, request)?
-        {
-            return Ok(Step::Granted(grant));
-        }
         if self.may_release() {
             self.release_for(growth, request.pool)?;
             if let Some(id) = self.obtain(growth, shard, request, true)? {
@@ -176,7 +182,7 @@ impl Core {
             }
         }
         // A block may have come back while events were waited for: PyTorch does not look again.
-        if !config.mirror_defects
+        if !self.mirror_defects()
             && let Some(grant) = self.search_again(shard, request)
         {
             return Ok(Step::Granted(grant));
@@ -210,7 +216,7 @@ impl Core {
         }
         let rules = shard.lock().rules;
         let segment = rules.segment_size(request.rounded);
-        if self.beyond_cap(segment)? {
+        if self.beyond_cap(segment) {
             return Ok(None);
         }
         if request.expandable {
@@ -244,15 +250,14 @@ impl Core {
     }
 
     /// Whether a new segment would pass the cap [spec 4.3 step 3].
-    fn beyond_cap(&self, segment: u64) -> Result<bool> {
-        let outside = if self.config.read().fraction_of_process { self.outside_bytes()? } else { 0 };
-        Ok(self.exceeds_cap(segment.saturating_add(outside)))
+    pub(super) fn beyond_cap(&self, segment: u64) -> bool {
+        self.exceeds_cap(segment.saturating_add(self.counted_outside()))
     }
 
     /// `throw_on_cudamalloc_oom` [spec 22]: refuse before anything is released.
     fn refuse_beyond_cap(&self, shard: &Arc<Shard>, request: &Request) -> Result<()> {
         let segment = shard.lock().rules.segment_size(request.rounded);
-        if !self.beyond_cap(segment)? {
+        if !self.beyond_cap(segment) {
             return Ok(());
         }
         self.ledger.lock().num_oom_rejections += 1;

@@ -6,7 +6,7 @@
 //! 2. `events`: pending frees; taken by a hit only while some are pending
 //! 3. `pools`, `ledger`: short, never over a driver call
 //! 4. shards, all of them only in order of creation: what a hit needs
-//! 5. the bank of credit
+//! 5. the bank of credit, the scopes
 //!
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
@@ -24,6 +24,7 @@ mod free;
 mod gc;
 mod graph;
 mod hooks;
+mod idle;
 mod inspect;
 mod lazy;
 mod ledger;
@@ -33,6 +34,7 @@ mod malloc;
 mod oom;
 mod private;
 mod release;
+mod scope;
 mod shard;
 mod shards;
 mod shared;
@@ -66,6 +68,7 @@ pub use self::checkpoint::{PoolCheckpoint, PoolRestore};
 pub use self::forecast::Forecast;
 pub use self::private::Upstream;
 pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
+pub use self::scope::ScopeStats;
 
 pub(crate) use self::addresses::Place;
 pub(crate) use self::free::Freed;
@@ -81,12 +84,15 @@ pub(crate) mod attention {
     pub(crate) const POOLS: u32 = 1 << 1;
     /// Caching is off.
     pub(crate) const NO_CACHING: u32 = 1 << 2;
+    /// Some thread has entered some scope.
+    pub(crate) const SCOPES: u32 = 1 << 3;
 }
 
 /// What a slow path owns while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     pub(crate) reservations: Reservations,
+    pub(crate) idle: idle::Idle,
 }
 
 /// One device's allocator.

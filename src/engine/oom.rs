@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Core;
 use super::shard::{DEFAULT_POOL, Request};
 use super::shards::Shard;
-use crate::device::{DeviceResult, MemInfo};
+use crate::device::MemInfo;
 use crate::error::Error;
 use crate::observe::diagnose::{Finding, diagnose, write_findings};
 use crate::observe::history::TraceAction;
@@ -84,10 +84,13 @@ impl Core {
         self.shards.by_stream().iter().map(free).sum()
     }
 
-    /// Memory of this process on the device that is not ours: the CUDA context, other libraries.
-    pub(super) fn outside_bytes(&self) -> DeviceResult<u64> {
+    /// Memory of this process on the device that is not ours but counts for the cap (`fraction_of_process`): the
+    /// CUDA context, other libraries. 0 where nobody can say.
+    pub(super) fn counted_outside(&self) -> u64 {
+        if !self.config.read().fraction_of_process || self.ledger.lock().allowed_max.is_none() {
+            return 0;
+        }
         let own = self.device.processes().and_then(|all| all.into_iter().find(|p| p.is_self)?.used);
-        let reserved = self.reserved().0;
-        Ok(own.unwrap_or(reserved).saturating_sub(reserved))
+        own.map_or(0, |own| own.saturating_sub(self.reserved().0))
     }
 }

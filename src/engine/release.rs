@@ -80,13 +80,15 @@ impl ShardState {
     }
 
     /// Takes whole ordinary segments that are free out of the free set, those for which `wanted` holds.
-    fn take_whole(&mut self, pool: u32, kind: PoolKind, wanted: impl Fn(&Block) -> bool) -> Vec<Leaving> {
+    fn take_whole(&mut self, pool: u32, kind: PoolKind, wanted: impl Fn(BlockId, &Block) -> bool) -> Vec<Leaving> {
         let whole = self.free_blocks(pool, kind).into_iter();
         let leaving: Vec<Leaving> = whole
-            .filter(|(_, b)| !b.is_split() && !b.is_expandable() && wanted(b))
+            .filter(|(id, b)| !b.is_split() && !b.is_expandable() && wanted(*id, b))
             .map(|(id, b)| Leaving { id, addr: b.addr, size: b.size, pool, kind })
             .collect();
-        leaving.iter().for_each(|l| self.remove_free(l.id));
+        for block in &leaving {
+            self.remove_free(block.id);
+        }
         leaving
     }
 }
@@ -169,10 +171,22 @@ impl Core {
     pub(super) fn release_pool(&self, growth: &mut Growth, pool: u32, kind: PoolKind) -> Result<()> {
         let shards = self.shards.by_stream();
         for shard in &shards {
-            let leaving = shard.lock().take_whole(pool, kind, |_| true);
-            self.release_taken(shard, &leaving)?;
+            self.release_chosen(shard, pool, kind, |_, _| true)?;
         }
         self.unmap_pool(growth, &shards, pool, kind)
+    }
+
+    /// Gives back one shard's whole segments for which `wanted` holds. Their sizes.
+    pub(super) fn release_chosen(
+        &self,
+        shard: &Shard,
+        pool: u32,
+        kind: PoolKind,
+        wanted: impl Fn(BlockId, &Block) -> bool,
+    ) -> DeviceResult<Vec<u64>> {
+        let leaving = shard.lock().take_whole(pool, kind, wanted);
+        self.release_taken(shard, &leaving)?;
+        Ok(leaving.iter().map(|l| l.size).collect())
     }
 
     /// Gives taken blocks to the driver, one by one. What fails goes back into the free set, with all that
@@ -249,7 +263,9 @@ impl Core {
                 }
                 enough |= total >= key;
             }
-            chosen.iter().for_each(|l| state.remove_free(l.id));
+            for block in &chosen {
+                state.remove_free(block.id);
+            }
             if chosen.is_empty() {
                 return Ok(false);
             }
@@ -266,7 +282,7 @@ impl Core {
         for shard in self.shards.by_stream() {
             let leaving = {
                 let mut state = shard.lock();
-                let leaving = state.take_whole(DEFAULT_POOL, PoolKind::Large, &wanted);
+                let leaving = state.take_whole(DEFAULT_POOL, PoolKind::Large, |_, b| wanted(b));
                 gone.extend(leaving.iter().map(|l| (l.size, state.slab[l.id].gc_base)));
                 leaving
             };

@@ -267,6 +267,7 @@ impl ShardState {
         let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
         self.counters.free(kind, &change, &shared.bank)?;
         self.live -= 1;
+        self.leave_scopes(id, shared);
         self.record(TraceAction::FreeRequested, addr, requested, site);
         self.record(TraceAction::FreeCompleted, addr, requested, site);
         self.file_freed(id, prev, next, shared);
@@ -274,14 +275,24 @@ impl ShardState {
     }
 
     /// The first half of a free [spec 5.1]: the block is no longer a client's.
-    pub(crate) fn request_free(&mut self, id: BlockId) {
+    pub(crate) fn request_free(&mut self, id: BlockId, shared: &Shared) {
         let change = self.free_change(id, None, None);
         let block = &mut self.slab[id];
         block.state = State::Pending;
         let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
         self.live -= 1;
         self.counters.request_free(kind, &change);
+        self.leave_scopes(id, shared);
         self.record(TraceAction::FreeRequested, addr, requested, site);
+    }
+
+    /// A block that is no longer a client's counts for no scope.
+    #[inline]
+    fn leave_scopes(&mut self, id: BlockId, shared: &Shared) {
+        let block = &mut self.slab[id];
+        if block.scope != 0 {
+            shared.scopes.release(std::mem::take(&mut block.scope), block.size);
+        }
     }
 
     /// The second half [spec 5.2]: merges the block with its free neighbours and files it.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::counters::Bank;
+use super::scope::Scopes;
 use super::trace::Sequence;
 
 /// Leaf state: its locks and atomics are taken last.
@@ -15,4 +16,6 @@ pub(crate) struct Shared {
     pub(crate) large_searches: AtomicU64,
     /// Order of history entries.
     pub(crate) sequence: Arc<Sequence>,
+    /// Tagged accounting.
+    pub(crate) scopes: Scopes,
 }

@@ -1,5 +1,7 @@
 //! The driver's side of the simulated GPU: [`Device`].
 
+use std::time::Duration;
+
 use super::SimDevice;
 use super::faults::Outcome;
 use super::log::{Answer, SimCall};
@@ -150,6 +152,11 @@ impl Device for SimDevice {
 
     fn host_unregister(&self, address: u64) -> DeviceResult<()> {
         self.call(SimCall::HostUnregister { address }, |p, _| p.host.unregister(address))
+    }
+
+    /// The virtual clock.
+    fn now(&self) -> Duration {
+        self.elapsed()
     }
 
     fn processes(&self) -> Option<Vec<ProcessMemory>> {
