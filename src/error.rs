@@ -30,7 +30,9 @@ pub enum Error {
     },
     /// The system has no more page-locked memory for this process, even after everything that was freed was
     /// given back.
-    #[error("out of pinned host memory: tried to allocate {requested} bytes (rounded to {rounded}); {active} bytes are in use, {cached} cached. Use fewer or smaller pinned buffers, or raise the limit on locked memory (ulimit -l, the container's memory limit)")]
+    #[error(
+        "out of pinned host memory: tried to allocate {requested} bytes (rounded to {rounded}); {active} bytes are in use, {cached} cached. Use fewer or smaller pinned buffers, or raise the limit on locked memory (ulimit -l, the container's memory limit)"
+    )]
     HostOutOfMemory {
         /// The request in bytes.
         requested: u64,
@@ -68,10 +70,14 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// No CUDA driver library can be loaded.
-    #[error("no CUDA driver: {0}. Install the NVIDIA driver, or use `Allocator::simulated` for a GPU in memory")]
+    #[error(
+        "no CUDA driver: {0}. Install the NVIDIA driver, or use `Allocator::simulated` for a GPU in memory"
+    )]
     NoDriver(String),
     /// The driver is there, but no GPU.
-    #[error("the CUDA driver reports no usable GPU ({0}). Check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's GPU options")]
+    #[error(
+        "the CUDA driver reports no usable GPU ({0}). Check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's GPU options"
+    )]
     NoGpu(String),
     /// The ordinal names no visible device.
     #[error("Invalid device argument {ordinal}: there are {count} visible devices (0 to {})", count.saturating_sub(1))]
@@ -97,7 +103,9 @@ pub enum Error {
         requested: u64,
     },
     /// The allocator was made in another process (before `fork`).
-    #[error("this allocator was made in process {owner} and cannot be used in its forked child {child}: CUDA does not survive fork; make a new allocator in the child, or start it with spawn/exec")]
+    #[error(
+        "this allocator was made in process {owner} and cannot be used in its forked child {child}: CUDA does not survive fork; make a new allocator in the child, or start it with spawn/exec"
+    )]
     Forked {
         /// The process that made the allocator.
         owner: u32,

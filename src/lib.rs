@@ -19,8 +19,8 @@ pub mod stats;
 pub mod units;
 
 pub use allocator::{
-    Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
-    MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
+    Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason,
+    KeptSegment, MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
 };
 pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
 pub use config::Config;

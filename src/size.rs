@@ -148,7 +148,8 @@ mod tests {
             assert_eq!(plain.round_size(request), block);
         }
         let four = rules([4; 16]);
-        let table = [(1200, 1536), (2049, 2560), (2561, 3072), (1_048_577, 1_310_720), (13_631_488, 14_680_064)];
+        let table =
+            [(1200, 1536), (2049, 2560), (2561, 3072), (1_048_577, 1_310_720), (13_631_488, 14_680_064)];
         for (request, block) in table {
             assert_eq!(four.round_size(request), block);
         }
@@ -159,7 +160,8 @@ mod tests {
     #[test]
     fn segments_as_spec_2_3() {
         let plain = rules([0; 16]);
-        let table = [(1 << 20, 2 << 20), (10_485_248, 20 << 20), (10 << 20, 10 << 20), (10_486_272, 12 << 20)];
+        let table =
+            [(1 << 20, 2 << 20), (10_485_248, 20 << 20), (10 << 20, 10 << 20), (10_486_272, 12 << 20)];
         for (rounded, segment) in table {
             assert_eq!(plain.segment_size(rounded), segment);
         }

@@ -183,12 +183,10 @@ impl Allocation {
             block: parts.block,
             generation: parts.generation,
         };
-        let live = allocation
-            .shard()
-            .is_none_or(|s| {
-                allocation.block.is_none()
-                    || s.lock().live_block(allocation.block, allocation.generation).is_some()
-            });
+        let live = allocation.shard().is_none_or(|s| {
+            allocation.block.is_none()
+                || s.lock().live_block(allocation.block, allocation.generation).is_some()
+        });
         if live {
             return Ok(allocation);
         }

@@ -157,7 +157,12 @@ impl Counters {
 
     /// A block is handed out. Changes nothing where credit is missing.
     #[inline]
-    pub(crate) fn hand_out(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
+    pub(crate) fn hand_out(
+        &mut self,
+        kind: PoolKind,
+        change: &Change,
+        bank: &Bank,
+    ) -> Result<(), NeedCredit> {
         let row = row(kind);
         // With nothing pending, `Active` equals `Allocation`, and its peak is never below the other's.
         let active = (self.sole && !self.has_pending())
@@ -169,7 +174,16 @@ impl Counters {
             & self.split_fits(row, change);
         if !fits || change.oversize {
             let oversize = i64::from(change.oversize);
-            let all = [1, change.bytes, 1, change.bytes, change.requested, change.split, change.split_bytes, oversize];
+            let all = [
+                1,
+                change.bytes,
+                1,
+                change.bytes,
+                change.requested,
+                change.split,
+                change.split_bytes,
+                oversize,
+            ];
             self.raise(row, &all, bank)?;
         }
         let (current, gained) = (&mut self.current[row], &mut self.gained[row]);
@@ -196,7 +210,12 @@ impl Counters {
     }
 
     /// A pending block becomes free. Changes nothing where credit is missing.
-    pub(crate) fn complete_free(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
+    pub(crate) fn complete_free(
+        &mut self,
+        kind: PoolKind,
+        change: &Change,
+        bank: &Bank,
+    ) -> Result<(), NeedCredit> {
         let row = row(kind);
         self.make_split_fit(row, change, bank)?;
         let current = &mut self.current[row];

@@ -246,7 +246,8 @@ impl Core {
     /// Blocks that wait, each with the stream that it waits for, if that is known.
     pub(super) fn waiting_blocks(&self) -> Vec<(Option<Stream>, BlockRef)> {
         let events = self.events.state.lock();
-        let queued = events.queues.iter().flat_map(|(s, queue)| queue.iter().map(|w| (Some(*s), w.block.clone())));
+        let queued =
+            events.queues.iter().flat_map(|(s, queue)| queue.iter().map(|w| (Some(*s), w.block.clone())));
         queued.chain(events.deferred.iter().map(|d| (None, d.block.clone()))).collect()
     }
 }

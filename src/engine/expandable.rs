@@ -178,7 +178,12 @@ impl ShardState {
 
 impl Core {
     /// Makes room for the request in a reservation [spec 13.4]. The block is held.
-    pub(super) fn grow_expandable(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<Grown> {
+    pub(super) fn grow_expandable(
+        &self,
+        growth: &mut Growth,
+        shard: &Arc<Shard>,
+        request: &Request,
+    ) -> Result<Grown> {
         loop {
             let plan = shard.lock().plan_growth(request);
             match plan {
@@ -242,7 +247,14 @@ impl Core {
     }
 
     /// Maps the first `bytes` (rounded up to pages) of a held unmapped block. `false`: no memory, nothing changed.
-    fn map_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, bytes: u64, request: &Request) -> Result<bool> {
+    fn map_block(
+        &self,
+        growth: &mut Growth,
+        shard: &Arc<Shard>,
+        id: BlockId,
+        bytes: u64,
+        request: &Request,
+    ) -> Result<bool> {
         let (addr, index) = {
             let state = shard.lock();
             (state.slab[id].addr, state.slab[id].reservation)
@@ -250,7 +262,8 @@ impl Core {
         let page = growth.reservations.get(index).map_or(1, |r| r.page);
         let bytes = ceil_to(bytes, page);
         let over_cap = !self.mirror_defects() && self.beyond_cap(bytes);
-        let mapped = if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
+        let mapped =
+            if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
         let mut state = shard.lock();
         if !matches!(mapped, Ok(true)) {
             state.part_insert_unmapped(id);
@@ -267,12 +280,21 @@ impl Core {
     }
 
     /// Physical memory for a range: create all pages, map them, allow access [spec 13.3]. Undone on failure.
-    fn map_pages(&self, reservations: &mut Reservations, index: u32, addr: u64, bytes: u64) -> DeviceResult<bool> {
+    fn map_pages(
+        &self,
+        reservations: &mut Reservations,
+        index: u32,
+        addr: u64,
+        bytes: u64,
+    ) -> DeviceResult<bool> {
         let ordinal = self.properties.ordinal;
-        let accessors: Vec<u32> = std::iter::once(ordinal).chain(reservations.peers.iter().copied()).collect();
+        let accessors: Vec<u32> =
+            std::iter::once(ordinal).chain(reservations.peers.iter().copied()).collect();
         let Some(page) = reservations.get(index).map(|r| r.page) else { return Ok(false) };
         let count = (bytes / page) as usize;
-        let Some(handles) = self.create_pages(&mut reservations.handles, page, count)? else { return Ok(false) };
+        let Some(handles) = self.create_pages(&mut reservations.handles, page, count)? else {
+            return Ok(false);
+        };
         let mut mapped = 0;
         let mut outcome = Ok(());
         for (i, handle) in handles.iter().enumerate() {
@@ -282,8 +304,8 @@ impl Core {
             }
             mapped += 1;
         }
-        let outcome =
-            outcome.and_then(|()| accessors.iter().try_for_each(|&a| self.device.mem_set_access(addr, bytes, a)));
+        let outcome = outcome
+            .and_then(|()| accessors.iter().try_for_each(|&a| self.device.mem_set_access(addr, bytes, a)));
         if let Err(error) = outcome {
             for i in 0..mapped {
                 let _ = self.device.mem_unmap(addr + i * page, page);
@@ -300,7 +322,12 @@ impl Core {
         Ok(true)
     }
 
-    fn create_pages(&self, choice: &mut HandleChoice, page: u64, count: usize) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
+    fn create_pages(
+        &self,
+        choice: &mut HandleChoice,
+        page: u64,
+        count: usize,
+    ) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
         let kind = match *choice {
             HandleChoice::Settled(kind) => kind,
             HandleChoice::Unknown if !shareable_pages() => HandleType::None,
@@ -325,7 +352,12 @@ impl Core {
     }
 
     /// `None`: no memory, and nothing is left behind.
-    fn create_pages_as(&self, kind: HandleType, page: u64, count: usize) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
+    fn create_pages_as(
+        &self,
+        kind: HandleType,
+        page: u64,
+        count: usize,
+    ) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
         let mut handles = Vec::with_capacity(count);
         for _ in 0..count {
             match self.device.mem_create(page, kind) {
@@ -347,7 +379,13 @@ impl Core {
     }
 
     /// Unmaps the whole pages inside the free expandable blocks of one pool [spec 13.6].
-    pub(super) fn unmap_pool(&self, growth: &mut Growth, shards: &[Arc<Shard>], pool: u32, kind: PoolKind) -> Result<()> {
+    pub(super) fn unmap_pool(
+        &self,
+        growth: &mut Growth,
+        shards: &[Arc<Shard>],
+        pool: u32,
+        kind: PoolKind,
+    ) -> Result<()> {
         for shard in shards {
             let blocks: Vec<(BlockId, u64)> = {
                 let state = shard.lock();
@@ -361,7 +399,13 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn unmap_block(&self, growth: &mut Growth, shard: &Arc<Shard>, id: BlockId, addr: u64) -> Result<()> {
+    pub(super) fn unmap_block(
+        &self,
+        growth: &mut Growth,
+        shard: &Arc<Shard>,
+        id: BlockId,
+        addr: u64,
+    ) -> Result<()> {
         let (index, start, end) = {
             let mut state = shard.lock();
             // Another thread may have taken it since it was listed.

@@ -69,8 +69,7 @@ impl Core {
         }
         let own = Some(route.slot).filter(|&slot| slot != DEFAULT_POOL && self.pools.idle_may_leave(slot));
         let pools: Vec<u32> = std::iter::once(DEFAULT_POOL).chain(own).collect();
-        let releasable: u64 =
-            self.shards.by_stream().iter().map(|s| releasable(&s.lock(), &pools)).sum();
+        let releasable: u64 = self.shards.by_stream().iter().map(|s| releasable(&s.lock(), &pools)).sum();
         let room = (free + releasable).min(allowed.saturating_sub(reserved - releasable));
         if segment_size <= room && self.may_release() {
             Ok(Forecast::Release { segment_size })

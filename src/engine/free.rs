@@ -50,7 +50,13 @@ impl Core {
 
     /// The rest of a free, without the shard's lock.
     #[cold]
-    pub(crate) fn finish_free(&self, shard: &Shard, block: BlockId, addr: u64, left: &Freed) -> DeviceResult<()> {
+    pub(crate) fn finish_free(
+        &self,
+        shard: &Shard,
+        block: BlockId,
+        addr: u64,
+        left: &Freed,
+    ) -> DeviceResult<()> {
         let block = BlockRef { shard: self.shard(shard.stream).clone(), block };
         match left {
             Freed::Done => Ok(()),

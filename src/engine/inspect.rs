@@ -64,7 +64,8 @@ impl Core {
 
     fn with_counters(&self, f: impl FnOnce(&mut [&mut Counters])) {
         self.shards.with_all(|states| {
-            let mut counters: SmallVec<[&mut Counters; 16]> = states.iter_mut().map(|s| &mut s.counters).collect();
+            let mut counters: SmallVec<[&mut Counters; 16]> =
+                states.iter_mut().map(|s| &mut s.counters).collect();
             f(&mut counters);
         });
     }

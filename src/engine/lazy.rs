@@ -6,7 +6,6 @@
 //! to date, and a parked block is filed, before anything else is done or seen on the shard
 //! ([`ShardState::settle_lazy`], called by [`Shard::lock`](super::shards::Shard::lock)).
 
-
 use super::counters::Change;
 use super::shard::{Grant, Request, ShardState};
 use super::shared::Shared;
@@ -109,7 +108,8 @@ impl ShardState {
         let before = std::mem::replace(&mut block.requested, request.bytes);
         block.generation = block.generation.wrapping_add(1);
         block.site = Some(request.site);
-        let grant = Grant { block: lazy.block, generation: block.generation, addr: block.addr, size: block.size };
+        let grant =
+            Grant { block: lazy.block, generation: block.generation, addr: block.addr, size: block.size };
         let (rest, cut) = (block.next, lazy.cut);
         if cut {
             self.slab[rest].requested = before;
@@ -145,4 +145,3 @@ impl ShardState {
         self.file_freed(lazy.block, prev, next, shared);
     }
 }
-

@@ -31,7 +31,13 @@ impl Core {
     /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
     /// but what the thread has entered.
     #[inline]
-    pub(crate) fn malloc(&self, bytes: u64, stream: Stream, scope: u32, site: Site) -> Result<(&Arc<Shard>, Grant)> {
+    pub(crate) fn malloc(
+        &self,
+        bytes: u64,
+        stream: Stream,
+        scope: u32,
+        site: Site,
+    ) -> Result<(&Arc<Shard>, Grant)> {
         if bytes >= REQUEST_CEILING {
             return Err(Error::TooLarge { requested: bytes });
         }
@@ -209,7 +215,13 @@ impl Core {
     }
 
     /// Obtains a segment [spec 4.3]; `None` means "no memory". The block is held.
-    fn obtain(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request, retry: bool) -> Result<Option<BlockId>> {
+    fn obtain(
+        &self,
+        growth: &mut Growth,
+        shard: &Arc<Shard>,
+        request: &Request,
+        retry: bool,
+    ) -> Result<Option<BlockId>> {
         self.device.pending_error()?;
         if retry {
             self.ledger.lock().num_alloc_retries += 1;

@@ -189,7 +189,11 @@ impl Core {
     }
 
     /// Runs a step on a shard; see [`shards::step`].
-    fn step<R>(&self, shard: &Shard, step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>) -> Option<R> {
+    fn step<R>(
+        &self,
+        shard: &Shard,
+        step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>,
+    ) -> Option<R> {
         shards::step(&self.shards, shard, &self.shared, step)
     }
 

@@ -109,7 +109,9 @@ pub(crate) fn next_capture_pool() -> PoolId {
 
 impl State {
     fn pool(&mut self, id: PoolId) -> Result<&mut PrivatePool> {
-        self.pools.get_mut(&id).ok_or_else(|| Error::Pool(format!("Could not find pool of id ({}, {})", id.0, id.1)))
+        self.pools
+            .get_mut(&id)
+            .ok_or_else(|| Error::Pool(format!("Could not find pool of id ({}, {})", id.0, id.1)))
     }
 
     fn create_or_increment(&mut self, id: PoolId, upstream: Option<Arc<dyn Upstream>>) -> Result<u32> {
@@ -176,7 +178,12 @@ impl Pools {
 
     pub(super) fn freeable(&self) -> Vec<Freeable> {
         let state = self.state.lock();
-        state.pools.iter().filter(|(_, p)| p.uses == 0).map(|(&id, p)| Freeable { id, slot: p.slot }).collect()
+        state
+            .pools
+            .iter()
+            .filter(|(_, p)| p.uses == 0)
+            .map(|(&id, p)| Freeable { id, slot: p.slot })
+            .collect()
     }
 
     /// Forgets a pool that holds nothing from the driver any more.

@@ -80,7 +80,12 @@ impl ShardState {
     }
 
     /// Takes whole ordinary segments that are free out of the free set, those for which `wanted` holds.
-    fn take_whole(&mut self, pool: u32, kind: PoolKind, wanted: impl Fn(BlockId, &Block) -> bool) -> Vec<Leaving> {
+    fn take_whole(
+        &mut self,
+        pool: u32,
+        kind: PoolKind,
+        wanted: impl Fn(BlockId, &Block) -> bool,
+    ) -> Vec<Leaving> {
         let whole = self.free_blocks(pool, kind).into_iter();
         let leaving: Vec<Leaving> = whole
             .filter(|(id, b)| !b.is_split() && !b.is_expandable() && wanted(*id, b))
@@ -257,7 +262,13 @@ impl Core {
                         break;
                     }
                     if whole(b) {
-                        chosen.push(Leaving { id: *id, addr: b.addr, size: b.size, pool: b.pool, kind: b.kind });
+                        chosen.push(Leaving {
+                            id: *id,
+                            addr: b.addr,
+                            size: b.size,
+                            pool: b.pool,
+                            kind: b.kind,
+                        });
                         total += b.size;
                     }
                 }

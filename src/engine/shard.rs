@@ -136,7 +136,12 @@ impl ShardState {
 
     /// Works on one free set and the block records together.
     #[inline]
-    pub(super) fn with_set<R>(&mut self, pool: u32, kind: PoolKind, f: impl FnOnce(&mut FreeSet, &mut Slab) -> R) -> R {
+    pub(super) fn with_set<R>(
+        &mut self,
+        pool: u32,
+        kind: PoolKind,
+        f: impl FnOnce(&mut FreeSet, &mut Slab) -> R,
+    ) -> R {
         let part = match pool {
             DEFAULT_POOL => &mut self.default,
             pool => self.private.entry(pool).or_insert_with(PoolPart::new),
@@ -150,7 +155,13 @@ impl ShardState {
     }
 
     #[inline]
-    pub(crate) fn record(&mut self, action: TraceAction, addr: u64, size: u64, site: Option<&'static Location<'static>>) {
+    pub(crate) fn record(
+        &mut self,
+        action: TraceAction,
+        addr: u64,
+        size: u64,
+        site: Option<&'static Location<'static>>,
+    ) {
         if let Some(ring) = &mut self.ring {
             ring.push(action, addr, size, site);
         }
@@ -178,12 +189,17 @@ impl ShardState {
 
     /// Hands out a free or held block: splits it where the rules say so, counts, records [spec 4.2 step 7].
     #[inline]
-    pub(crate) fn hand_out(&mut self, id: BlockId, request: &Request, shared: &Shared) -> Result<Grant, NeedCredit> {
+    pub(crate) fn hand_out(
+        &mut self,
+        id: BlockId,
+        request: &Request,
+        shared: &Shared,
+    ) -> Result<Grant, NeedCredit> {
         let no_split = request.pool != DEFAULT_POOL && self.part(request.pool).no_split;
         let block = &self.slab[id];
         let remainder = block.size - request.rounded;
-        let split =
-            !no_split && self.rules.should_split(request.kind, request.rounded, remainder, request.expandable);
+        let split = !no_split
+            && self.rules.should_split(request.kind, request.rounded, remainder, request.expandable);
         let size = if split { request.rounded } else { block.size };
         let was_free = block.state == State::Free;
         let (grant, change) = self.carve(id, size, request, shared)?;
@@ -195,7 +211,13 @@ impl ShardState {
 
     /// Hands out the first `size` bytes of a free or held block, whatever the split rule says.
     #[inline]
-    pub(super) fn carve(&mut self, id: BlockId, size: u64, request: &Request, shared: &Shared) -> Result<(Grant, Change), NeedCredit> {
+    pub(super) fn carve(
+        &mut self,
+        id: BlockId,
+        size: u64,
+        request: &Request,
+        shared: &Shared,
+    ) -> Result<(Grant, Change), NeedCredit> {
         let block = &self.slab[id];
         let split = size < block.size;
         let change = hand_out_change(block, size, split, request.bytes, size >= self.rules.max_split);
@@ -313,7 +335,13 @@ impl ShardState {
     }
 
     #[inline]
-    pub(super) fn file_freed(&mut self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>, shared: &Shared) {
+    pub(super) fn file_freed(
+        &mut self,
+        id: BlockId,
+        prev: Option<BlockId>,
+        next: Option<BlockId>,
+        shared: &Shared,
+    ) {
         self.slab[id].site = None;
         if prev.is_some() || next.is_some() {
             self.merge_free(id, prev, next);

@@ -107,7 +107,8 @@ impl Shards {
         }
         let state = fresh(Counters::new(list.is_empty()));
         let index = list.len() as u32;
-        let shard = Arc::new(Shard { stream, index, core, shared: shared.clone(), state: ShardMutex::new(state) });
+        let shard =
+            Arc::new(Shard { stream, index, core, shared: shared.clone(), state: ShardMutex::new(state) });
         list.push(shard.clone());
         if let Some(slot) = self.indexed.get(index as usize) {
             slot.get_or_init(|| shard.clone());

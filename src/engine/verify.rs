@@ -61,7 +61,13 @@ fn check_shard(state: &ShardState, faults: &mut Vec<String>) -> u64 {
     sums.reserved
 }
 
-fn check_block(state: &ShardState, first: &Block, before: Option<&Block>, block: &Block, faults: &mut Vec<String>) {
+fn check_block(
+    state: &ShardState,
+    first: &Block,
+    before: Option<&Block>,
+    block: &Block,
+    faults: &mut Vec<String>,
+) {
     let mut fault = |what: &str| faults.push(format!("{:?}: block {:#x}: {what}", state.stream, block.addr));
     if let Some(before) = before {
         if before.end() != block.addr {
@@ -124,7 +130,10 @@ fn compare(state: &ShardState, sums: &Sums, faults: &mut Vec<String>) {
             let counted = state.counters.current(kind, counter);
             let found = sums.counts[usize::from(kind == PoolKind::Large)][counter as usize];
             if counted != found {
-                faults.push(format!("{:?}: {kind:?} {counter:?}: counted {counted}, found {found}", state.stream));
+                faults.push(format!(
+                    "{:?}: {kind:?} {counter:?}: counted {counted}, found {found}",
+                    state.stream
+                ));
             }
         }
     }

@@ -18,7 +18,8 @@ pub(crate) fn split_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
 /// Cuts everything after the first `size` bytes off `id` as a new block, which is returned.
 pub(crate) fn split_back(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
     let front = &mut slab[id];
-    let mut back = Block::segment(front.addr + size, front.size - size, front.pool, front.kind, front.reservation);
+    let mut back =
+        Block::segment(front.addr + size, front.size - size, front.pool, front.kind, front.reservation);
     back.segment_site = front.segment_site;
     back.prev = id;
     back.next = front.next;
