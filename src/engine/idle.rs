@@ -78,7 +78,8 @@ impl Idle {
         let since = |key: &Key, generation: u32| {
             before.get(key).filter(|(g, _)| *g == generation).map_or(now, |&(_, since)| since)
         };
-        self.seen = free.iter().map(|(key, generation)| (*key, (*generation, since(key, *generation)))).collect();
+        self.seen =
+            free.iter().map(|(key, generation)| (*key, (*generation, since(key, *generation)))).collect();
         let limit = after.saturating_mul(self.patience);
         let aged = self.seen.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= limit);
         aged.map(|(key, (generation, _))| (*key, *generation)).collect()
@@ -137,12 +138,19 @@ impl Core {
     }
 
     /// Whole pages of free blocks in expandable segments.
-    fn unmap_idle(&self, growth: &mut Growth, shard: &Arc<Shard>, is_aged: &dyn Fn(BlockId, &Block) -> bool) -> Result<()> {
+    fn unmap_idle(
+        &self,
+        growth: &mut Growth,
+        shard: &Arc<Shard>,
+        is_aged: &dyn Fn(BlockId, &Block) -> bool,
+    ) -> Result<()> {
         for kind in [PoolKind::Large, PoolKind::Small] {
             let blocks: Vec<(BlockId, u64)> = {
                 let state = shard.lock();
                 let free = state.free_blocks(DEFAULT_POOL, kind).into_iter();
-                free.filter(|(id, b)| b.is_expandable() && is_aged(*id, b)).map(|(id, b)| (id, b.addr)).collect()
+                free.filter(|(id, b)| b.is_expandable() && is_aged(*id, b))
+                    .map(|(id, b)| (id, b.addr))
+                    .collect()
             };
             for (id, addr) in blocks {
                 self.unmap_block(growth, shard, id, addr)?;

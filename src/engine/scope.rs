@@ -127,7 +127,12 @@ impl State {
             if let Some(budget) = node.budget
                 && in_use.saturating_add(bytes) > budget
             {
-                return Err(Error::ScopeBudget { scope: node.name.clone(), budget, in_use, requested: bytes });
+                return Err(Error::ScopeBudget {
+                    scope: node.name.clone(),
+                    budget,
+                    in_use,
+                    requested: bytes,
+                });
             }
         }
         self.change(tag, |node| node.promised += bytes);
@@ -233,7 +238,8 @@ impl Core {
         let token = TOKENS.fetch_add(1, Ordering::Relaxed);
         let tag = self.tag_for(scope);
         // A thread that is ending counts for nothing any more.
-        let _ = ENTERED.try_with(|all| all.borrow_mut().push(Entered { core: self.identity(), token, scope, tag }));
+        let _ = ENTERED
+            .try_with(|all| all.borrow_mut().push(Entered { core: self.identity(), token, scope, tag }));
         let mut state = self.shared.scopes.state.lock();
         state.entered += 1;
         self.attend(attention::SCOPES);
