@@ -16,7 +16,9 @@ fn oom_with_fitting_block_after_sync__pytorch_189504() {
         let address = waiting[0].address();
         let _wall = allocator.alloc(5 * MIB).unwrap();
         device.hold(SIDE);
-        waiting.iter().for_each(|block| block.record_stream(SIDE));
+        for block in &waiting {
+            block.record_stream(SIDE);
+        }
         drop(waiting);
         let outcome = allocator.alloc(70 * MIB);
         if options == MIRROR {
