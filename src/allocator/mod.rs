@@ -4,12 +4,16 @@ mod allocation;
 mod builder;
 mod checkpoint;
 mod diagnose;
+#[cfg(feature = "export")]
+mod export;
 mod graph;
 mod hooks;
 mod pinned;
 mod pool;
 mod raw;
 mod stats;
+#[cfg(feature = "metrics")]
+mod weak;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +24,8 @@ pub use self::graph::{CaptureScope, GraphPool, PooledGraph};
 pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
 pub use self::stats::HistoryOptions;
+#[cfg(feature = "metrics")]
+pub(crate) use self::weak::WeakAllocator;
 pub use crate::engine::{
     EmptyCacheReport, Forecast, KeptReason, KeptSegment, PoolCheckpoint, PoolRestore, Upstream,
 };
@@ -56,6 +62,8 @@ pub struct Allocator {
 struct Owner {
     core: Arc<Core>,
     watch: diagnose::Watch,
+    #[cfg(feature = "export")]
+    export: export::Slot,
 }
 
 impl Drop for Owner {
@@ -84,7 +92,16 @@ impl Allocator {
     }
 
     fn from_core(core: Arc<Core>) -> Self {
-        Allocator { owner: Arc::new(Owner { core, watch: diagnose::Watch::new() }) }
+        let owner = Owner {
+            core,
+            watch: diagnose::Watch::new(),
+            #[cfg(feature = "export")]
+            export: export::Slot::default(),
+        };
+        let allocator = Allocator { owner: Arc::new(owner) };
+        #[cfg(feature = "export")]
+        allocator.export_if_asked();
+        allocator
     }
 
     #[inline]
