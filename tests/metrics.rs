@@ -1,6 +1,7 @@
 //! Figures for monitoring, and figures for other processes.
 #![cfg(all(feature = "metrics", feature = "export"))]
 #![allow(clippy::unwrap_used)] // not only in functions that are tests
+#![allow(clippy::float_cmp)] // small integers
 
 use std::fs;
 use std::io::{Read, Write};
@@ -341,4 +342,60 @@ fn a_folder_that_is_not_there_is_named() {
     let error = gpu(0).export_in(Path::new("/nonexistent/folder")).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/folder/gpucache-"), "{error}");
     assert!(exports_in(&[PathBuf::from("/nonexistent/folder")]).is_empty());
+}
+
+#[cfg(feature = "metrics-facade")]
+mod facade {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use gpucache::metrics::{Figures, publish};
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+
+    /// Keeps what it is given, by name and labels.
+    #[derive(Default)]
+    struct Kept(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+    impl Kept {
+        fn slot(&self, key: &Key) -> Arc<AtomicU64> {
+            let labels: Vec<String> = key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
+            let name = format!("{}{{{}}}", key.name(), labels.join(","));
+            self.0.lock().unwrap().entry(name).or_default().clone()
+        }
+
+        fn raw(&self, name: &str) -> u64 {
+            self.0.lock().unwrap()[name].load(Ordering::Relaxed)
+        }
+    }
+
+    impl Recorder for Kept {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.slot(key))
+        }
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.slot(key))
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            panic!("states are gauges")
+        }
+    }
+
+    #[test]
+    fn a_recorder_of_the_facade_gets_every_number() {
+        let gpu = super::gpu(5);
+        let _live = super::fill(&gpu);
+        let kept = Kept::default();
+        metrics::with_local_recorder(&kept, || publish(&[Figures::of(&gpu)]));
+        let gauge = |name: &str| f64::from_bits(kept.raw(name));
+        assert_eq!(
+            gauge("gpucache_allocated_bytes_current{device=5,pool=all}"),
+            gpu.memory_allocated() as f64
+        );
+        assert_eq!(kept.raw("gpucache_allocation_allocated{device=5,pool=all}"), 5);
+        assert_eq!(gauge("gpucache_live_blocks_by_size{device=5,pool=small_pool,le=+Inf}"), 2.0);
+    }
 }

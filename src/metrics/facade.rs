@@ -17,17 +17,13 @@ pub fn publish(figures: &[Figures]) {
         for sample in family.samples {
             let labels: Vec<Label> =
                 sample.labels.into_iter().map(|(name, value)| Label::new(name, value)).collect();
-            match (family.kind, sample.number) {
-                (Kind::Gauge, Number::Integer(value)) => {
-                    gauge!(family.name.clone(), labels).set(value as f64)
-                }
-                (Kind::Gauge, Number::Real(value)) => gauge!(family.name.clone(), labels).set(value),
-                (Kind::Counter, Number::Integer(value)) => {
-                    counter!(family.name.clone(), labels).absolute(u64::try_from(value).unwrap_or(0));
-                }
-                (Kind::Counter, Number::Real(value)) => {
-                    counter!(family.name.clone(), labels).absolute(value as u64);
-                }
+            let value = match sample.number {
+                Number::Integer(value) => value as f64,
+                Number::Real(value) => value,
+            };
+            match family.kind {
+                Kind::Gauge => gauge!(family.name.clone(), labels).set(value),
+                Kind::Counter => counter!(family.name.clone(), labels).absolute(value as u64),
             }
         }
     }
