@@ -12,12 +12,9 @@ pub mod import;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod observe;
-<<<<<<< HEAD
-mod pinned;
-=======
 #[cfg(any(feature = "export", feature = "metrics"))]
 mod periodic;
->>>>>>> 18ca3e5 (Metrics: OpenMetrics text, facade, JSON lines; figures exported in a file)
+mod pinned;
 #[cfg(feature = "plot")]
 pub mod plot;
 mod pool;
@@ -28,13 +25,8 @@ pub mod stats;
 pub mod units;
 
 pub use allocator::{
-<<<<<<< HEAD
     Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
     MemPool, PinnedAllocator, Upstream,
-=======
-    Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason,
-    KeptSegment, MemPool, Upstream,
->>>>>>> 18ca3e5 (Metrics: OpenMetrics text, facade, JSON lines; figures exported in a file)
 };
 pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
 pub use config::Config;
