@@ -118,8 +118,11 @@ fn combinations(base: &str, grid: &[Axis]) -> Result<Vec<Candidate>, String> {
     };
     let mut all: Vec<Candidate> = Vec::new();
     for text in [base.to_owned()].into_iter().chain(texts.into_iter().map(on_base)) {
-        let config = Config::parse(&text).map_err(|e| e.to_string());
+        let mut config = Config::parse(&text).map_err(|e| e.to_string());
         // Several texts may say the same: a default value, or none.
+        if let Ok(config) = &mut config {
+            config.source.clear();
+        }
         if all.iter().all(|(_, known)| *known != config) {
             all.push((text, config));
         }
