@@ -233,7 +233,9 @@ fn write(path: &Path, requests: &[Request]) {
     let model = RequestReader::open(&golden("real/infer_server.default.req.zst")).unwrap();
     let header = Header { case: "toy".into(), requests: requests.len() as u64, ..model.header().clone() };
     let mut writer = TraceWriter::create(path, &header).unwrap();
-    requests.iter().for_each(|request| writer.request(request).unwrap());
+    for request in requests {
+        writer.request(request).unwrap();
+    }
     writer.finish().unwrap();
 }
 

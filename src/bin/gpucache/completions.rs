@@ -1,6 +1,6 @@
 //! `gpucache completions`: what the shell offers behind the tab key.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -18,6 +18,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> CommandResult {
-    generate(args.shell, &mut Cli::command(), "gpucache", &mut io::stdout());
+    // Not straight to the output: `generate` panics where that is closed.
+    let mut script = Vec::new();
+    generate(args.shell, &mut Cli::command(), "gpucache", &mut script);
+    io::stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,9 @@
 //! `gpucache forecast`: the largest batch that fits.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anstream::println;
 use gpucache::Config;
 use gpucache::replay::{BatchModel, Growth, ReplayReport, Workload};
 use gpucache::units::{format_size, parse_size};
@@ -167,10 +167,11 @@ impl Player<'_> {
 
 pub(crate) fn run(args: &Args) -> CommandResult {
     let forecast = forecast(args)?;
+    let mut out = anstream::stdout();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&forecast)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&forecast)?)?;
     } else {
-        print(&forecast);
+        print(&mut out, &forecast)?;
     }
     Ok(if forecast.largest.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -207,63 +208,59 @@ fn check(player: &Player<'_>, recording: &Recording) -> Result<Check, Box<dyn st
     Ok(Check { forecast, recorded, error })
 }
 
-fn print(forecast: &Forecast) {
+fn print(out: &mut impl Write, forecast: &Forecast) -> io::Result<()> {
     let Allocations { fixed, even, uneven, left_out_requests } = forecast.allocations;
-    println!(
+    writeln!(
+        out,
         "{}: {fixed} allocations of fixed size, {even} that grow evenly with the batch, {uneven} unevenly",
         forecast.case
-    );
+    )?;
     if left_out_requests > 0 {
-        println!("{left_out_requests} requests of iterations that only one recording has are left out");
+        writeln!(out, "{left_out_requests} requests of iterations that only one recording has are left out")?;
     }
-    println!(
-        "{}",
-        paint(
-            HEAD,
-            &format!(
-                "{:>10} {:>15} {:>15} {:>8} {:>5}",
-                "batch", "peak allocated", "peak reserved", "retries", "OOM"
-            )
-        )
+    let head = format!(
+        "{:>10} {:>15} {:>15} {:>8} {:>5}",
+        "batch", "peak allocated", "peak reserved", "retries", "OOM"
     );
+    writeln!(out, "{}", paint(HEAD, &head))?;
     for need in &forecast.recorded {
-        print_need(need, "recorded");
+        print_need(out, need, "recorded")?;
     }
     let best = forecast.largest.as_ref();
     if let Some(calm) = forecast.largest_without_retries.filter(|calm| best != Some(calm)) {
-        print_need(&calm, "fits without retries");
+        print_need(out, &calm, "fits without retries")?;
     }
     if let Some(best) = best {
-        print_need(best, "fits");
+        print_need(out, best, "fits")?;
     }
     if let Some(next) = &forecast.next {
-        print_need(next, "does not fit");
+        print_need(out, next, "does not fit")?;
     }
     if let Some(check) = &forecast.check {
-        print_need(&check.forecast, "forecast");
-        print_need(&check.recorded, "third recording");
-        println!("The forecast of the peak is off by {:+.2} %.", check.error * 100.0);
+        print_need(out, &check.forecast, "forecast")?;
+        print_need(out, &check.recorded, "third recording")?;
+        writeln!(out, "The forecast of the peak is off by {:+.2} %.", check.error * 100.0)?;
     }
-    println!();
+    writeln!(out)?;
     let limit = format_size(forecast.capacity_bytes);
-    match best {
-        Some(best) if best.batch >= LARGEST => println!("Every batch size up to {LARGEST} fits {limit}."),
-        Some(best) => {
-            println!("Largest batch that fits {limit}: {}", paint(GOOD, &best.batch.to_string()));
-        }
-        None => println!("{}", paint(BAD, &format!("Not even batch size 1 fits {limit}."))),
-    }
+    let answer = match best {
+        Some(best) if best.batch >= LARGEST => format!("Every batch size up to {LARGEST} fits {limit}."),
+        Some(best) => format!("Largest batch that fits {limit}: {}", paint(GOOD, &best.batch.to_string())),
+        None => paint(BAD, &format!("Not even batch size 1 fits {limit}.")),
+    };
+    writeln!(out, "{answer}")
 }
 
-fn print_need(need: &Need, what: &str) {
-    println!(
+fn print_need(out: &mut impl Write, need: &Need, what: &str) -> io::Result<()> {
+    writeln!(
+        out,
         "{:>10} {:>15} {:>15} {:>8} {:>5}  {what}",
         need.batch,
         format_size(need.peak_allocated_bytes.unsigned_abs()),
         format_size(need.peak_reserved_bytes.unsigned_abs()),
         need.retries,
         need.out_of_memory_events
-    );
+    )
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod top;
 mod tune;
 mod verify;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -67,6 +68,10 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(&args),
     };
     done.unwrap_or_else(|error| {
+        if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+            // `| head` has seen enough.
+            return ExitCode::SUCCESS;
+        }
         eprintln!("gpucache: {error}");
         ExitCode::from(TROUBLE)
     })

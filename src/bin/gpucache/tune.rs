@@ -1,10 +1,10 @@
 //! `gpucache tune`: one workload under many configurations.
 
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anstream::println;
 use gpucache::Config;
 use gpucache::replay::{ReplayReport, Workload};
 use gpucache::units::{format_size, parse_size};
@@ -197,10 +197,11 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         return Err(format!("{}: nothing to play: no allocations", args.file.display()).into());
     }
     let report = tune(args, &work)?;
+    let mut out = anstream::stdout();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print(&report, args.top);
+        print(&mut out, &report, args.top)?;
     }
     let better = report.best.rank() < report.baseline.rank();
     Ok(if better { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -242,32 +243,39 @@ fn tune(args: &Args, work: &Workload) -> Result<Report, String> {
     })
 }
 
-fn print(report: &Report, top: usize) {
+fn print(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
     let limit =
         report.capacity_bytes.map_or("no limit".to_owned(), |bytes| format!("limit {}", format_size(bytes)));
-    println!("{}: {} requests, {limit}, {} configurations", report.case, report.requests, report.rows.len());
+    writeln!(
+        out,
+        "{}: {} requests, {limit}, {} configurations",
+        report.case,
+        report.requests,
+        report.rows.len()
+    )?;
     let head = format!(
         "{:>14} {:>11} {:>12} {:>8} {:>5}  configuration",
         "peak reserved", "utilisation", "driver calls", "retries", "OOM"
     );
-    println!("{}", paint(HEAD, &head));
+    writeln!(out, "{}", paint(HEAD, &head))?;
     for row in report.rows.iter().take(top) {
-        print_row(row, &report.baseline);
+        print_row(out, row, &report.baseline)?;
     }
     if report.rows.iter().take(top).all(|row| *row != report.baseline) {
-        println!("{:>14}", "...");
-        print_row(&report.baseline, &report.baseline);
+        writeln!(out, "{:>14}", "...")?;
+        print_row(out, &report.baseline, &report.baseline)?;
     }
     for Refused { config, reason } in &report.refused {
-        println!("{}", paint(FAINT, &format!("refused: {config}: {reason}")));
+        writeln!(out, "{}", paint(FAINT, &format!("refused: {config}: {reason}")))?;
     }
-    println!();
-    print_best(report);
+    writeln!(out)?;
+    print_best(out, report)
 }
 
-fn print_row(row: &Row, baseline: &Row) {
+fn print_row(out: &mut impl Write, row: &Row, baseline: &Row) -> io::Result<()> {
     let oom = format!("{:>5}", row.out_of_memory_events);
-    println!(
+    writeln!(
+        out,
         "{:>14} {:>11.4} {:>12} {:>8} {}  {}{}",
         format_size(row.peak_reserved_bytes.unsigned_abs()),
         row.utilisation,
@@ -276,20 +284,20 @@ fn print_row(row: &Row, baseline: &Row) {
         if row.out_of_memory_events > 0 { paint(BAD, &oom) } else { oom },
         row.name(),
         if row == baseline { paint(FAINT, "  <- compared with") } else { String::new() }
-    );
+    )
 }
 
-fn print_best(report: &Report) {
+fn print_best(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let (best, base) = (&report.best, &report.baseline);
     if best.rank() >= base.rank() {
-        println!("Nothing is better than {}.", base.name());
-        return;
+        return writeln!(out, "Nothing is better than {}.", base.name());
     }
-    println!("{} {}", paint(HEAD, "Best:"), paint(GOOD, best.name()));
+    writeln!(out, "{} {}", paint(HEAD, "Best:"), paint(GOOD, best.name()))?;
     let saved = report.saved_reserved_bytes;
     let percent = 100.0 * saved as f64 / (base.peak_reserved_bytes as f64).max(1.0);
     let (word, change) = if saved >= 0 { ("less", saved) } else { ("more", -saved) };
-    println!(
+    writeln!(
+        out,
         "      {} {word} reserved at the peak ({:.1} %), {} instead of {} driver calls, {} instead of {} requests out \
          of memory",
         format_size(change.unsigned_abs()),
@@ -298,8 +306,8 @@ fn print_best(report: &Report) {
         base.driver_calls,
         best.out_of_memory_events,
         base.out_of_memory_events
-    );
-    println!("      export PYTORCH_CUDA_ALLOC_CONF={}", best.config);
+    )?;
+    writeln!(out, "      export PYTORCH_CUDA_ALLOC_CONF={}", best.config)
 }
 
 #[cfg(test)]

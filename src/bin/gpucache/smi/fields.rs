@@ -19,9 +19,9 @@ pub(super) type AppRow<'a> = (&'a Gpu, &'a Process);
 
 const MIB: Option<&str> = Some("MiB");
 
-fn mib(bytes: u64) -> Option<String> {
-    // As nvidia-smi: rounded down.
-    Some((bytes >> 20).to_string())
+/// As nvidia-smi: rounded down.
+fn mib(bytes: u64) -> String {
+    (bytes >> 20).to_string()
 }
 
 fn of_gpu(row: &GpuRow<'_>, figure: fn(&Figures) -> u64) -> Option<u64> {
@@ -47,17 +47,17 @@ pub(super) fn of_gpus<'a>() -> Vec<Field<GpuRow<'a>>> {
         field!("uuid" | "gpu_uuid", None, |row| row.1.uuid.clone()),
         field!("name" | "gpu_name", None, |row| Some(row.1.name.clone())),
         field!("driver_version", None, |row| row.0.driver_version.clone()),
-        field!("memory.total", MIB, |row| mib(row.1.memory_total)),
-        field!("memory.used", MIB, |row| row.1.memory_used.and_then(mib)),
-        field!("memory.free", MIB, |row| row.1.memory_free.and_then(mib)),
+        field!("memory.total", MIB, |row| Some(mib(row.1.memory_total))),
+        field!("memory.used", MIB, |row| row.1.memory_used.map(mib)),
+        field!("memory.free", MIB, |row| row.1.memory_free.map(mib)),
         field!("utilization.gpu", Some("%"), |row| row.1.utilization.map(|percent| percent.to_string())),
         field!("temperature.gpu", None, |row| row.1.temperature.map(|degrees| degrees.to_string())),
         field!("power.draw", Some("W"), |row| row.1.power.map(|watts| format!("{watts:.2}"))),
-        field!("gpucache.allocated", MIB, |row| of_gpu(row, |f| f.allocated).and_then(mib)),
-        field!("gpucache.max_allocated", MIB, |row| of_gpu(row, |f| f.max_allocated).and_then(mib)),
-        field!("gpucache.reserved", MIB, |row| of_gpu(row, |f| f.reserved).and_then(mib)),
-        field!("gpucache.max_reserved", MIB, |row| of_gpu(row, |f| f.max_reserved).and_then(mib)),
-        field!("gpucache.inactive_split", MIB, |row| of_gpu(row, |f| f.inactive_split).and_then(mib)),
+        field!("gpucache.allocated", MIB, |row| of_gpu(row, |f| f.allocated).map(mib)),
+        field!("gpucache.max_allocated", MIB, |row| of_gpu(row, |f| f.max_allocated).map(mib)),
+        field!("gpucache.reserved", MIB, |row| of_gpu(row, |f| f.reserved).map(mib)),
+        field!("gpucache.max_reserved", MIB, |row| of_gpu(row, |f| f.max_reserved).map(mib)),
+        field!("gpucache.inactive_split", MIB, |row| of_gpu(row, |f| f.inactive_split).map(mib)),
         field!("gpucache.allocators", None, |row| of_gpu(row, |f| f.allocators).map(|n| n.to_string())),
     ]
 }
@@ -69,13 +69,13 @@ pub(super) fn of_apps<'a>() -> Vec<Field<AppRow<'a>>> {
         field!("gpu_index", None, |row| Some(row.0.index.to_string())),
         field!("pid", None, |row| Some(row.1.pid.to_string())),
         field!("process_name" | "name", None, |row| Some(row.1.name.clone())),
-        field!("used_gpu_memory" | "used_memory", MIB, |row| row.1.used_memory.and_then(mib)),
-        field!("gpucache.allocated", MIB, |row| of_app(row, |f| f.allocated).and_then(mib)),
-        field!("gpucache.max_allocated", MIB, |row| of_app(row, |f| f.max_allocated).and_then(mib)),
-        field!("gpucache.reserved", MIB, |row| of_app(row, |f| f.reserved).and_then(mib)),
-        field!("gpucache.max_reserved", MIB, |row| of_app(row, |f| f.max_reserved).and_then(mib)),
-        field!("gpucache.inactive_split", MIB, |row| of_app(row, |f| f.inactive_split).and_then(mib)),
-        field!("gpucache.allowed", MIB, |row| of_app(row, |f| f.allowed).and_then(mib)),
+        field!("used_gpu_memory" | "used_memory", MIB, |row| row.1.used_memory.map(mib)),
+        field!("gpucache.allocated", MIB, |row| of_app(row, |f| f.allocated).map(mib)),
+        field!("gpucache.max_allocated", MIB, |row| of_app(row, |f| f.max_allocated).map(mib)),
+        field!("gpucache.reserved", MIB, |row| of_app(row, |f| f.reserved).map(mib)),
+        field!("gpucache.max_reserved", MIB, |row| of_app(row, |f| f.max_reserved).map(mib)),
+        field!("gpucache.inactive_split", MIB, |row| of_app(row, |f| f.inactive_split).map(mib)),
+        field!("gpucache.allowed", MIB, |row| of_app(row, |f| f.allowed).map(mib)),
         field!("gpucache.num_alloc_retries", None, |row| of_app(row, |f| f.num_alloc_retries)
             .map(|n| n.to_string())),
         field!("gpucache.num_ooms", None, |row| of_app(row, |f| f.num_ooms).map(|n| n.to_string())),
@@ -83,7 +83,7 @@ pub(super) fn of_apps<'a>() -> Vec<Field<AppRow<'a>>> {
 }
 
 /// The named fields in the order asked for.
-pub(super) fn choose<T>(known: Vec<Field<T>>, names: &[String]) -> Result<Vec<Field<T>>, String> {
+pub(super) fn choose<T>(known: &[Field<T>], names: &[String]) -> Result<Vec<Field<T>>, String> {
     let find = |name: &String| {
         let name = name.trim();
         let is = |field: &&Field<T>| field.name == name || field.alias == Some(name);
@@ -139,7 +139,7 @@ pub(super) fn csv<T>(fields: &[Field<T>], rows: &[T], format: Format) -> String 
         };
         lines.push(fields.iter().map(cell).collect::<Vec<_>>().join(", "));
     }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
         let machine = machine();
         let rows: Vec<GpuRow<'_>> = machine.gpus.iter().map(|gpu| (&machine, gpu)).collect();
         let fields =
-            choose(of_gpus(), &names("index, gpu_name,memory.used,power.draw,gpucache.reserved")).unwrap();
+            choose(&of_gpus(), &names("index, gpu_name,memory.used,power.draw,gpucache.reserved")).unwrap();
         let text = csv(&fields, &rows, Format::default());
         let expected = "index, name, memory.used [MiB], power.draw [W], gpucache.reserved [MiB]\n\
                         0, NVIDIA H200, 20480 MiB, 512.50 W, 4096 MiB\n";
@@ -169,7 +169,7 @@ mod tests {
     fn processes_that_do_not_export_have_no_figures() {
         let machine = machine();
         let rows: Vec<AppRow<'_>> = machine.gpus[0].processes.iter().map(|p| (&machine.gpus[0], p)).collect();
-        let fields = choose(of_apps(), &names("pid,name,used_memory,gpucache.max_reserved")).unwrap();
+        let fields = choose(&of_apps(), &names("pid,name,used_memory,gpucache.max_reserved")).unwrap();
         let text = csv(&fields, &rows, "csv, noheader".parse().unwrap());
         assert_eq!(text, "7, python, 5120 MiB, 6144 MiB\n9, other, 14336 MiB, [N/A]\n");
     }
@@ -181,7 +181,7 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        let error = choose(of_gpus(), &names("index,quack")).err().unwrap();
+        let error = choose(&of_gpus(), &names("index,quack")).err().unwrap();
         assert!(error.starts_with("'quack' is not a field") && error.contains("memory.used"), "{error}");
         for text in ["", "json", "noheader", "csv,quiet"] {
             assert!(text.parse::<Format>().is_err(), "{text}");

@@ -98,11 +98,11 @@ fn show(args: &Args, machine: &Machine) -> Result<String, String> {
     }
     if let Some(names) = &args.query_gpu {
         let rows: Vec<GpuRow<'_>> = machine.gpus.iter().map(|gpu| (machine, gpu)).collect();
-        return Ok(csv(&choose(of_gpus(), names)?, &rows, args.format));
+        return Ok(csv(&choose(&of_gpus(), names)?, &rows, args.format));
     }
     if let Some(names) = &args.query_compute_apps {
         let rows: Vec<AppRow<'_>> = machine.processes().collect();
-        return Ok(csv(&choose(of_apps(), names)?, &rows, args.format));
+        return Ok(csv(&choose(&of_apps(), names)?, &rows, args.format));
     }
     Ok(table::table(machine))
 }

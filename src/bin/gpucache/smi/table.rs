@@ -35,7 +35,7 @@ pub(super) fn table(machine: &Machine) -> String {
         lines.push(paint(HEAD, &head));
         lines.extend(processes.into_iter().map(|(gpu, process)| process_line(gpu, process)));
     }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.join("\n") + "\n"
 }
 
 fn gpu_line(gpu: &Gpu) -> String {

@@ -3,7 +3,7 @@
 mod state;
 mod view;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let source = Source::open();
     if args.json {
         loop {
-            println!("{}", serde_json::to_string(&source.read())?);
+            writeln!(std::io::stdout(), "{}", serde_json::to_string(&source.read())?)?;
             thread::sleep(args.interval);
         }
     }
