@@ -5,9 +5,15 @@ pub mod config;
 pub mod device;
 mod engine;
 mod error;
+#[cfg(feature = "export")]
+pub mod export;
 #[cfg(feature = "import")]
 pub mod import;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod observe;
+#[cfg(any(feature = "export", feature = "metrics"))]
+mod periodic;
 mod pinned;
 #[cfg(feature = "plot")]
 pub mod plot;

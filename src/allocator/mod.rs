@@ -4,6 +4,8 @@ mod allocation;
 mod builder;
 mod checkpoint;
 mod diagnose;
+#[cfg(feature = "export")]
+mod export;
 mod graph;
 mod hooks;
 mod pinned;
@@ -11,6 +13,8 @@ mod pool;
 mod raw;
 mod scope;
 mod stats;
+#[cfg(feature = "metrics")]
+mod weak;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +26,8 @@ pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
 pub use self::scope::{Scope, ScopeGuard};
 pub use self::stats::HistoryOptions;
+#[cfg(feature = "metrics")]
+pub(crate) use self::weak::WeakAllocator;
 pub use crate::engine::{
     EmptyCacheReport, Forecast, KeptReason, KeptSegment, PoolCheckpoint, PoolRestore, ScopeStats, Upstream,
 };
@@ -58,6 +64,8 @@ pub struct Allocator {
 struct Owner {
     core: Arc<Core>,
     watch: diagnose::Watch,
+    #[cfg(feature = "export")]
+    export: export::Slot,
 }
 
 impl Drop for Owner {
@@ -86,7 +94,16 @@ impl Allocator {
     }
 
     fn from_core(core: Arc<Core>) -> Self {
-        Allocator { owner: Arc::new(Owner { core, watch: diagnose::Watch::new() }) }
+        let owner = Owner {
+            core,
+            watch: diagnose::Watch::new(),
+            #[cfg(feature = "export")]
+            export: export::Slot::default(),
+        };
+        let allocator = Allocator { owner: Arc::new(owner) };
+        #[cfg(feature = "export")]
+        allocator.export_if_asked();
+        allocator
     }
 
     #[inline]

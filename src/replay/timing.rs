@@ -137,13 +137,23 @@ impl Workload {
     /// The file cannot be read.
     pub fn read(path: &Path) -> TraceResult<Self> {
         let mut reader = RequestReader::open(path)?;
-        let header = reader.header().clone();
-        let streams = header.stream_handles();
-        let mut work = Workload { header, streams, ops: Vec::new(), allocations: 0, skipped: 0 };
+        let mut work = Workload::new(reader.header().clone());
         for request in &mut reader {
             work.add(&request?);
         }
         Ok(work)
+    }
+
+    /// A workload of requests that no file holds. What they refer to must exist, as in a recording.
+    pub(super) fn from_requests(header: Header, requests: impl Iterator<Item = Request>) -> Self {
+        let mut work = Workload::new(header);
+        requests.for_each(|request| work.add(&request));
+        work
+    }
+
+    fn new(header: Header) -> Self {
+        let streams = header.stream_handles();
+        Workload { header, streams, ops: Vec::new(), allocations: 0, skipped: 0 }
     }
 
     /// The addresses of all driver allocations in a recording's `.obs` file, in order.

@@ -1,20 +1,29 @@
 //! The command line of gpucache. Each command is a module with its `Args` and a `run`.
 
 mod cases;
+mod completions;
 mod doctor;
+mod forecast;
 mod import;
 mod inspect;
+mod machine;
 mod plot;
 mod replay;
+mod simulate;
+mod smi;
+mod style;
+mod top;
+mod tune;
 mod verify;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 /// A caching GPU memory allocator with the semantics of PyTorch's: its tools.
 #[derive(Debug, Parser)]
-#[command(name = "gpucache", version, arg_required_else_help = true)]
+#[command(name = "gpucache", version, arg_required_else_help = true, after_help = EXIT_STATUS)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,7 +37,15 @@ enum Command {
     Inspect(inspect::Args),
     Plot(plot::Args),
     Doctor(doctor::Args),
+    Smi(smi::Args),
+    Top(top::Args),
+    Tune(tune::Args),
+    Forecast(forecast::Args),
+    Completions(completions::Args),
 }
+
+const EXIT_STATUS: &str = "Exit status: 0 all is well; 1 the answer is no (a recording diverges, nothing fits, \
+                           nothing is better, nothing to show); 2 the command could not do its work.";
 
 /// What a command ends with. An error is printed as one line.
 type CommandResult = Result<ExitCode, Box<dyn std::error::Error>>;
@@ -44,8 +61,17 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Smi(args) => smi::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Tune(args) => tune::run(&args),
+        Command::Forecast(args) => forecast::run(&args),
+        Command::Completions(args) => completions::run(&args),
     };
     done.unwrap_or_else(|error| {
+        if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+            // `| head` has seen enough.
+            return ExitCode::SUCCESS;
+        }
         eprintln!("gpucache: {error}");
         ExitCode::from(TROUBLE)
     })

@@ -107,7 +107,7 @@ fn allocator(args: &Args, header: &Header, device: Arc<dyn Device>) -> gpucache:
 }
 
 /// The smallest fraction whose limit, rounded down to bytes, is not below `limit`.
-fn fraction(limit: u64, total: u64) -> f64 {
+pub(crate) fn fraction(limit: u64, total: u64) -> f64 {
     let exact = limit as f64 / total as f64;
     if (exact * total as f64) as u64 >= limit { exact } else { exact.next_up() }
 }
