@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod allocator;
+pub mod buffer;
 pub mod config;
 pub mod device;
 mod engine;
@@ -22,6 +23,7 @@ pub use allocator::{
     Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason, KeptSegment,
     MemPool, PinnedAllocator, Upstream,
 };
+pub use buffer::{DeviceBuffer, TypedAllocation};
 pub use config::Config;
 pub use cudarc;
 pub use device::cuda::{device_count, device_properties, is_available};

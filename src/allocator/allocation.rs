@@ -11,12 +11,13 @@ use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::device::Stream;
+use crate::device::{Event, Stream};
 use crate::engine::{Core, Freed, Shard};
 use crate::error::{Error, Result};
 use crate::pool::block::BlockId;
 
-/// Device memory that frees itself when dropped. Bytes; for typed memory see `DeviceBuffer`.
+/// Device memory that frees itself when dropped. Bytes; for typed memory see
+/// [`TypedAllocation`](crate::TypedAllocation) and [`DeviceBuffer`](crate::DeviceBuffer).
 ///
 /// It may be sent and shared between threads: the handle only names memory. It stays valid when the last
 /// [`Allocator`](crate::Allocator) handle goes first.
@@ -113,6 +114,23 @@ impl Allocation {
         {
             core.record_stream(shard, self.block, stream);
         }
+    }
+
+    /// Keeps the block back, once it is freed, until `event` of this device, which was recorded on `stream`. Whether
+    /// the allocator took the event over; it does not for memory that goes past the cache, which a free waits for.
+    pub(crate) fn await_event(&self, stream: Stream, event: impl FnOnce() -> Event) -> bool {
+        match self.home() {
+            Some((core, shard)) if !self.block.is_none() => {
+                core.await_event(shard, self.block, stream, event());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Where the address lies in memory: launches take arguments by reference.
+    pub(crate) fn address_place(&self) -> &u64 {
+        &self.address
     }
 
     /// Frees it now, and tells if the driver failed (a drop cannot).

@@ -4,7 +4,7 @@ use super::events::BlockRef;
 use super::shard::ShardState;
 use super::shards::Shard;
 use super::{Core, attention};
-use crate::device::{DeviceError, DeviceResult, Stream};
+use crate::device::{DeviceError, DeviceResult, Event, Stream};
 use crate::pool::block::BlockId;
 
 /// What is left to do once the shard's lock is gone.
@@ -82,5 +82,13 @@ impl Core {
         if active && !uses.during_activity.contains(&stream) {
             uses.during_activity.push(stream);
         }
+    }
+
+    /// Notes that a live block may be used until `event`, which was recorded on `stream`. The stream is only a
+    /// name here, so that it may be gone by the time of the free. The event is the allocator's from now on.
+    pub(crate) fn await_event(&self, shard: &Shard, id: BlockId, stream: Stream, event: Event) {
+        let mut state = shard.state.lock();
+        state.slab[id].has_uses = true;
+        state.uses.entry(id).or_default().recorded.push((stream, event));
     }
 }
