@@ -69,7 +69,8 @@ fn watched() -> bool {
 
 #[cold]
 fn from_environment() -> bool {
-    let on = std::env::var_os("GPUCACHE_CHECK_STREAMS").is_some_and(|value| !value.is_empty() && value != "0");
+    let on =
+        std::env::var_os("GPUCACHE_CHECK_STREAMS").is_some_and(|value| !value.is_empty() && value != "0");
     let wanted = if on { ON } else { OFF };
     // A call of `check_streams` in between wins.
     let _ = WATCHED.compare_exchange(UNKNOWN, wanted, Ordering::Relaxed, Ordering::Relaxed);
@@ -87,7 +88,9 @@ pub(super) struct Launches {
 impl Launches {
     #[inline]
     pub(super) fn note(&self, launch: &LaunchArgs<'_>, site: &'static Location<'static>) {
-        if watched() && let Some(stream) = stream_of(&format!("{launch:?}")) {
+        if watched()
+            && let Some(stream) = stream_of(&format!("{launch:?}"))
+        {
             let mut seen = self.seen.get_or_init(Mutex::default).lock();
             if seen.iter().all(|&(known, _)| known != stream) {
                 seen.push((stream, site));
@@ -121,7 +124,8 @@ mod tests {
 
     #[test]
     fn the_stream_is_read_from_the_text() {
-        let text = "LaunchArgs { stream: CudaStream { cu_stream: 0x55d0a, ctx: CudaContext { cu_ctx: 0x1 } } }";
+        let text =
+            "LaunchArgs { stream: CudaStream { cu_stream: 0x55d0a, ctx: CudaContext { cu_ctx: 0x1 } } }";
         assert_eq!(stream_of(text), Some(Stream::from_raw(0x55d0a)));
         assert_eq!(stream_of("LaunchArgs { .. }"), None);
     }

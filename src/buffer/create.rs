@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{
-    CudaStream, DevicePtr, DeviceRepr, DriverError, HostSlice, ValidAsZeroBits,
-};
+use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, DriverError, HostSlice, ValidAsZeroBits};
 
 use super::{DeviceBuffer, handle};
 use crate::allocator::Allocator;

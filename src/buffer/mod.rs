@@ -133,7 +133,6 @@ impl<T> DeviceBuffer<T> {
         let mut recorded = self.recorded.lock();
         if recorded.iter().all(|known| handle(known) != handle(stream)) {
             recorded.push(Arc::clone(stream));
-            self.memory.record_stream(handle(stream));
         }
     }
 
@@ -159,14 +158,12 @@ impl<T> DeviceBuffer<T> {
         })
     }
 
-    /// Leaves the uses by other streams with the block, which waits for them when it is freed.
+    /// Leaves the uses that cudarc told of with the block, which waits for them when it is freed.
     fn settle(&mut self) {
         let recorded = self.recorded.get_mut();
-        self.launches.report(&self.stream, |stream| {
-            recorded.iter().any(|known| handle(known) == stream) || self.visits.knows(stream)
-        });
-        let covered = |stream| recorded.iter().any(|known| handle(known) == stream);
-        self.visits.hand_over(self.memory.as_allocation(), &self.stream, covered);
+        let by_hand = |stream| recorded.iter().any(|known| handle(known) == stream);
+        self.launches.report(&self.stream, |stream| by_hand(stream) || self.visits.knows(stream));
+        self.visits.hand_over(self.memory.as_allocation(), &self.stream, by_hand);
     }
 
     /// Frees it now, and tells if the driver failed (a drop cannot).
@@ -178,20 +175,21 @@ impl<T> DeviceBuffer<T> {
         memory.free()
     }
 
-    /// Takes the typing by stream away. Streams that used it stay noted, and home has waited for them.
+    /// Takes the home stream off. What other streams do with the memory stays noted with the block, as far as it is
+    /// queued by now, and the home stream has been made to wait for it.
     pub fn into_typed(mut self) -> (TypedAllocation<T>, Arc<CudaStream>) {
         self.visits.wait_all(&self.stream, Access::Write);
         self.settle();
-        let recorded = std::mem::take(self.recorded.get_mut());
-        for stream in recorded {
-            // The block remembers it by its handle.
-            self.stream.context().record_err(self.stream.join(&stream));
-            std::mem::forget(stream);
+        for stream in self.recorded.get_mut().drain(..) {
+            visits::leave(&stream, self.memory.as_allocation(), &self.stream);
         }
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: each field is read once, and `this` is neither used nor dropped afterwards; the fields not read
-        // are empty or hold no resource.
-        unsafe { (std::ptr::read(&raw const this.memory), std::ptr::read(&raw const this.stream)) }
+        // are empty.
+        unsafe {
+            drop(std::ptr::read(&raw const this.recorded));
+            (std::ptr::read(&raw const this.memory), std::ptr::read(&raw const this.stream))
+        }
     }
 
     /// Takes it apart without freeing it: the block, the number of elements, the home stream.
@@ -224,6 +222,14 @@ impl<T> DeviceBuffer<T> {
 impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         self.settle();
+        // The block is freed next, so that the streams are alive when its events are recorded on them.
+        for stream in self.recorded.get_mut().iter() {
+            if stream.context() == self.stream.context() {
+                self.memory.record_stream(handle(stream));
+            } else {
+                visits::leave(stream, self.memory.as_allocation(), &self.stream);
+            }
+        }
     }
 }
 

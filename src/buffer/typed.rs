@@ -111,6 +111,6 @@ impl<T> fmt::Debug for TypedAllocation<T> {
             .field("address", &format_args!("{:#x}", self.address()))
             .field("len", &self.len)
             .field("stream", &self.stream())
-            .finish()
+            .finish_non_exhaustive()
     }
 }

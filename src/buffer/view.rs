@@ -137,8 +137,12 @@ impl<'a, T> DeviceViewMut<'a, T> {
     /// # Errors
     /// [`Error::Buffer`] if `middle` is beyond the end.
     pub fn into_split_at(self, middle: usize) -> Result<(DeviceViewMut<'a, T>, DeviceViewMut<'a, T>)> {
-        let tail =
-            DeviceViewMut { buffer: self.buffer, address: self.address, len: self.len, exclusive: PhantomData };
+        let tail = DeviceViewMut {
+            buffer: self.buffer,
+            address: self.address,
+            len: self.len,
+            exclusive: PhantomData,
+        };
         Ok((self.into_slice(..middle)?, tail.into_slice(middle..)?))
     }
 }

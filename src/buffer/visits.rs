@@ -48,14 +48,23 @@ impl Visit {
     fn new(home: &CudaStream, stream: &CudaStream) -> Self {
         let events = Events::new(home, stream);
         let events = events.map_err(|error| stream.context().record_err::<()>(Err(error))).ok();
-        Visit { context: stream.context().cu_ctx() as usize, stream: handle(stream), events, next: OnceLock::new() }
+        Visit {
+            context: stream.context().cu_ctx() as usize,
+            stream: handle(stream),
+            events,
+            next: OnceLock::new(),
+        }
     }
 }
 
 impl Events {
     fn new(home: &CudaStream, stream: &CudaStream) -> Result<Self, DriverError> {
         let (here, there) = (home.context(), stream.context());
-        Ok(Events { home: here.new_event(None)?, read: Some(there.new_event(None)?), write: Some(there.new_event(None)?) })
+        Ok(Events {
+            home: here.new_event(None)?,
+            read: Some(there.new_event(None)?),
+            write: Some(there.new_event(None)?),
+        })
     }
 
     /// Makes `stream` wait for the uses that would clash with an access.
@@ -125,20 +134,43 @@ impl Visits {
 
     /// Gives the events of all uses to the block, and forgets them. Streams that are `covered` by a record of their
     /// own are left out; for those of another context home waits instead.
-    pub(super) fn hand_over(&mut self, memory: &Allocation, home: &Arc<CudaStream>, covered: impl Fn(Stream) -> bool) {
+    pub(super) fn hand_over(
+        &mut self,
+        memory: &Allocation,
+        home: &Arc<CudaStream>,
+        covered: impl Fn(Stream) -> bool,
+    ) {
         let mut rest = self.first.take();
         while let Some(mut visit) = rest {
             rest = visit.next.take();
             let Some(events) = visit.events.take().filter(|_| !covered(visit.stream)) else { continue };
             for event in [events.read, events.write].into_iter().flatten() {
                 if home.context() == event.context() {
-                    let mut event = Some(event);
-                    let release = || event.take().map_or(Event(0), release);
-                    memory.await_event(visit.stream, release);
+                    memory.await_event(visit.stream, || release(event));
                 } else {
                     home.context().record_err(home.wait(&event));
                 }
             }
+        }
+    }
+}
+
+/// All that is queued on `stream` stays noted with the block, also when the stream is gone; home waits for it.
+pub(super) fn leave(stream: &CudaStream, memory: &Allocation, home: &CudaStream) {
+    let context = home.context();
+    let noted = stream.record_event(None).and_then(|event| {
+        home.wait(&event)?;
+        Ok(event)
+    });
+    match noted {
+        Ok(event) if stream.context() == context => {
+            memory.await_event(handle(stream), || release(event));
+        }
+        // Home waits, and the block is reused by work of home.
+        Ok(_) => {}
+        Err(error) => {
+            context.record_err::<()>(Err(error));
+            context.record_err(stream.synchronize());
         }
     }
 }
