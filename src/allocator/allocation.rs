@@ -111,6 +111,7 @@ impl Allocation {
     pub fn record_stream(&self, stream: Stream) {
         if let Some((core, shard)) = self.home()
             && !self.block.is_none()
+            && !core.is_forked()
         {
             core.record_stream(shard, self.block, stream);
         }
@@ -120,12 +121,17 @@ impl Allocation {
     /// the allocator took the event over; it does not for memory that goes past the cache, which a free waits for.
     pub(crate) fn await_event(&self, stream: Stream, event: impl FnOnce() -> Event) -> bool {
         match self.home() {
-            Some((core, shard)) if !self.block.is_none() => {
+            Some((core, shard)) if !self.block.is_none() && !core.is_forked() => {
                 core.await_event(shard, self.block, stream, event());
                 true
             }
             _ => false,
         }
+    }
+
+    /// Whether this is a forked child, where neither the block nor the driver may be touched.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.home().is_some_and(|(core, _)| core.is_forked())
     }
 
     /// Where the address lies in memory: launches take arguments by reference.
@@ -198,6 +204,7 @@ impl Allocation {
     #[inline]
     fn give_back(&self) -> Result<()> {
         let Some((core, shard)) = self.home() else { return Ok(()) };
+        core.check_process()?;
         let mut state = shard.lock_hot();
         let freed = core.free_locked(&mut state, self.block);
         let last = state.closing && state.is_done();

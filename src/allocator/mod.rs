@@ -55,8 +55,13 @@ struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.watch.at_end(&self.core);
-        allocation::close(&self.core);
+        if self.core.is_forked() {
+            // The memory is the parent's, and so is the end of it.
+            std::mem::forget(Arc::clone(&self.core));
+        } else {
+            self.watch.at_end(&self.core);
+            allocation::close(&self.core);
+        }
     }
 }
 
@@ -89,6 +94,13 @@ impl Allocator {
 
     fn watch(&self) -> &diagnose::Watch {
         &self.owner.watch
+    }
+
+    /// The core, for a call that may take locks or reach the driver.
+    #[inline]
+    fn own_core(&self) -> Result<&Arc<Core>> {
+        self.core().check_process()?;
+        Ok(self.core())
     }
 
     /// The device that the memory is on.
@@ -127,7 +139,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) when the driver fails; what could not be freed stays cached.
     pub fn empty_cache(&self) -> Result<EmptyCacheReport> {
-        self.core().empty_cache()
+        self.own_core()?.empty_cache()
     }
 
     /// What a request would do, without doing it. Another thread may change that a moment later.
@@ -136,7 +148,7 @@ impl Allocator {
     /// [`Error::TooLarge`](crate::Error::TooLarge) from 2^60 bytes on; a failing memory query.
     #[track_caller]
     pub fn would_allocate(&self, bytes: usize, stream: Stream) -> Result<Forecast> {
-        self.core().forecast(bytes as u64, stream)
+        self.own_core()?.forecast(bytes as u64, stream)
     }
 
     /// Grows the cache so that one block of `bytes` on `stream` can be served without the driver: the
@@ -154,7 +166,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) when the driver fails.
     pub fn mem_get_info(&self) -> Result<MemInfo> {
-        Ok(self.core().device.mem_get_info()?)
+        Ok(self.own_core()?.device.mem_get_info()?)
     }
 
     /// Caps this allocator at a fraction of the device's total memory; 1 means no cap [spec 8.1]. A cap below
@@ -163,7 +175,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidFraction`](crate::Error::InvalidFraction) outside 0 to 1, or for NaN.
     pub fn set_per_process_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.core().set_fraction(fraction)
+        self.own_core()?.set_fraction(fraction)
     }
 
     /// The fraction in force: 1 without a cap, else the cap's bytes divided by the total [spec 8.1].
@@ -182,7 +194,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Config`](crate::Error::Config); nothing is changed then.
     pub fn set_allocator_settings(&self, text: &str) -> Result<()> {
-        self.core().set_config(|config| Ok(config.apply(text)?))
+        self.own_core()?.set_config(|config| Ok(config.apply(text)?))
     }
 
     /// Turns caching off or on at run time (`caching_allocator_enable`) [spec 4.1]. What is cached stays.
@@ -190,7 +202,7 @@ impl Allocator {
     /// # Errors
     /// None today.
     pub fn caching_allocator_enable(&self, on: bool) -> Result<()> {
-        self.core().set_config(|config| {
+        self.own_core()?.set_config(|config| {
             config.caching = on;
             Ok(())
         })
@@ -203,6 +215,7 @@ impl Allocator {
     /// # Errors
     /// A text with one line per fault; there should never be one.
     pub fn verify(&self) -> std::result::Result<(), String> {
+        self.core().check_process().map_err(|error| error.to_string())?;
         self.core().verify()
     }
 }

@@ -221,6 +221,13 @@ impl<T> DeviceBuffer<T> {
 
 impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
+        if self.memory.as_allocation().is_forked() {
+            // Streams and events are the parent's.
+            std::mem::forget(std::mem::take(&mut self.visits));
+            std::mem::forget(std::mem::take(self.recorded.get_mut()));
+            std::mem::forget(Arc::clone(&self.stream));
+            return;
+        }
         self.settle();
         // The block is freed next, so that the streams are alive when its events are recorded on them.
         for stream in self.recorded.get_mut().iter() {

@@ -34,6 +34,7 @@ impl Core {
         if bytes >= REQUEST_CEILING {
             return Err(Error::TooLarge { requested: bytes });
         }
+        self.check_process()?;
         let mut route = Route::default();
         let attention = self.attention();
         if attention != 0 {

@@ -19,6 +19,7 @@ mod events;
 mod evidence;
 mod expandable;
 mod forecast;
+mod fork;
 mod free;
 mod gc;
 mod hooks;
@@ -93,6 +94,7 @@ pub(crate) struct Core {
     pub(crate) shards: Shards,
     pub(crate) shared: Arc<Shared>,
     attention: AtomicU32,
+    birth: fork::Birth,
     growth: Mutex<Growth>,
     events: Events,
     pub(crate) pools: Pools,
@@ -130,6 +132,7 @@ impl Core {
             shards: Shards::new(),
             shared: Arc::default(),
             attention: AtomicU32::new(if config.caching { 0 } else { attention::NO_CACHING }),
+            birth: fork::Birth::now(),
             growth: Mutex::default(),
             events: Events::default(),
             pools: Pools::default(),

@@ -18,8 +18,8 @@ fn buffers_may_cross_threads() {
     let allocator = gpu.allocator("");
     let buffer = allocator.clone_htod(&vec![3_u32; LEN], &gpu.a).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(gpu.b.clone_dtoh(&buffer).unwrap(), [3; LEN]));
-        scope.spawn(|| assert_eq!(buffer.to_vec().unwrap(), [3; LEN]));
+        scope.spawn(|| assert_eq!(gpu.b.clone_dtoh(&buffer).unwrap(), vec![3; LEN]));
+        scope.spawn(|| assert_eq!(buffer.to_vec().unwrap(), vec![3; LEN]));
     });
     std::thread::spawn(move || drop(buffer)).join().unwrap();
     assert_eq!(allocator.memory_allocated(), 0);
@@ -73,7 +73,7 @@ fn uses_by_two_streams_keep_their_order() {
     gpu.add_on(&mut buffer, &gpu.b, 1);
     let copy = allocator.clone_dtod(&buffer, &gpu.a).unwrap();
     gpu.finish();
-    assert_eq!(copy.to_vec().unwrap(), [3; LEN]);
+    assert_eq!(copy.to_vec().unwrap(), vec![3; LEN]);
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn the_slice_of_cudarc_does_not_free_the_block() {
     {
         let whole = buffer.as_cuda_slice();
         let slice: &CudaSlice<u32> = &whole;
-        assert_eq!(gpu.b.clone_dtoh(slice).unwrap(), [5; LEN]);
+        assert_eq!(gpu.b.clone_dtoh(slice).unwrap(), vec![5; LEN]);
         assert_eq!(slice.slice(1..3).len(), 2);
     }
-    assert_eq!(buffer.to_vec().unwrap(), [5; LEN]);
+    assert_eq!(buffer.to_vec().unwrap(), vec![5; LEN]);
     drop(buffer);
     allocator.verify().unwrap();
 }

@@ -139,8 +139,8 @@ fn late_use(options: &str, use_on_b: impl Fn(&Gpu, &mut DeviceBuffer<u32>, &mut 
     assert_ne!(next.address(), address, "handed out while the other stream uses it");
     gpu.fill(&mut next, 7);
     gpu.finish();
-    assert_eq!(next.to_vec().unwrap(), [7; LEN], "the late kernel wrote into another's buffer");
-    assert_eq!(seen.to_vec().unwrap(), [1; LEN], "the late reader saw another's data");
+    assert_eq!(next.to_vec().unwrap(), vec![7; LEN], "the late kernel wrote into another's buffer");
+    assert_eq!(seen.to_vec().unwrap(), vec![1; LEN], "the late reader saw another's data");
 
     drop((next, seen));
     allocator.empty_cache().unwrap();
@@ -187,7 +187,7 @@ fn a_naive_allocator_spoils_it() {
     gpu.launch_raw(&gpu.a, "fill_u32", next, 7);
     gpu.a.synchronize().unwrap();
     gpu.finish();
-    assert_eq!(words(&gpu, next), [8; LEN], "the test sees no early reuse");
+    assert_eq!(words(&gpu, next), vec![8; LEN], "the test sees no early reuse");
     naive.free(next, BYTES as u64, raw(&gpu.a));
 }
 
