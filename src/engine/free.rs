@@ -87,7 +87,7 @@ impl Core {
     /// Notes that a live block may be used until `event`, which was recorded on `stream`. The stream is only a
     /// name here, so that it may be gone by the time of the free. The event is the allocator's from now on.
     pub(crate) fn await_event(&self, shard: &Shard, id: BlockId, stream: Stream, event: Event) {
-        let mut state = shard.state.lock();
+        let mut state = shard.lock();
         state.slab[id].has_uses = true;
         state.uses.entry(id).or_default().recorded.push((stream, event));
     }
