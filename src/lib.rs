@@ -8,6 +8,8 @@ mod engine;
 mod error;
 #[cfg(feature = "import")]
 pub mod import;
+#[cfg(feature = "dlpack")]
+pub mod interop;
 pub mod observe;
 mod pinned;
 #[cfg(feature = "plot")]
