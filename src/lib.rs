@@ -26,6 +26,8 @@ pub use allocator::{
     MemPool, PinnedAllocator, Upstream,
 };
 pub use buffer::{DeviceBuffer, TypedAllocation};
+#[cfg(unix)]
+pub use allocator::{OpenedBlock, SharedBlock};
 pub use config::Config;
 pub use cudarc;
 pub use device::cuda::{device_count, device_properties, is_available};

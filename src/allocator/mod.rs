@@ -7,6 +7,8 @@ mod hooks;
 mod pinned;
 mod pool;
 mod raw;
+#[cfg(unix)]
+mod share;
 mod stats;
 
 use std::fmt;
@@ -16,6 +18,8 @@ pub use self::allocation::{Allocation, AllocationParts};
 pub use self::builder::Builder;
 pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
+#[cfg(unix)]
+pub use self::share::{OpenedBlock, SharedBlock};
 pub use self::stats::HistoryOptions;
 pub use crate::engine::{EmptyCacheReport, Forecast, KeptReason, KeptSegment, Upstream};
 

@@ -31,6 +31,8 @@ mod malloc;
 mod oom;
 mod private;
 mod release;
+#[cfg(unix)]
+pub(crate) mod share;
 mod shard;
 mod shards;
 mod shared;
@@ -109,6 +111,8 @@ pub(crate) struct Core {
     closing: close::Closing,
     /// Blocks that were given out by address.
     addresses: Addresses,
+    #[cfg(unix)]
+    foreign: share::Foreign,
     /// Those that the table does not cover: exact sizes of the driver's, five-level addresses.
     far_addresses: Mutex<HashMap<u64, addresses::Place>>,
     /// Pinned host memory; it has nothing to do with the rest.
@@ -144,6 +148,8 @@ impl Core {
             history_capacity: AtomicU64::new(0),
             closing: close::Closing::default(),
             addresses: Addresses::default(),
+            #[cfg(unix)]
+            foreign: share::Foreign::default(),
             far_addresses: Mutex::default(),
             host,
             me: me.clone(),
