@@ -1,6 +1,7 @@
 //! cuBLAS on buffers of ours: a matrix product, its check, and its speed.
 //!
 //! `cargo run --release --features cuda-examples --example cublas_gemm` (needs a GPU, NVRTC and cuBLAS)
+#![allow(clippy::float_cmp)] // small whole numbers are exact
 
 mod common {
     pub(crate) mod gpu;

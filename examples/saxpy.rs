@@ -1,6 +1,7 @@
 //! A kernel of one's own on memory of ours: `y = a * x + y`.
 //!
 //! `cargo run --release --features cuda-examples --example saxpy` (needs a GPU and the toolkit's NVRTC)
+#![allow(clippy::float_cmp)] // small whole numbers are exact
 
 mod common {
     pub(crate) mod gpu;

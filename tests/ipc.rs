@@ -136,8 +136,10 @@ fn peers_reach_mapped_memory_old_and_new() {
     for block in [&before, &after] {
         context.bind_to_thread().unwrap();
         // SAFETY: the memory is that large, and this device may reach it: that is what is tested.
-        unsafe { gpucache::cudarc::driver::result::memset_d8_async(block.address(), 5, 64, stream.cu_stream()) }
-            .unwrap();
+        unsafe {
+            gpucache::cudarc::driver::result::memset_d8_async(block.address(), 5, 64, stream.cu_stream())
+        }
+        .unwrap();
         stream.synchronize().unwrap();
     }
     owner.enable_peer_access(&owner).unwrap();

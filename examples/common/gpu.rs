@@ -26,11 +26,11 @@ pub(crate) fn gpu(needs_cublas: bool) -> Result<Option<Gpu>, Box<dyn Error>> {
             return Ok(None);
         }
     };
-    for (name, present) in [
-        // SAFETY: both only look for the library.
-        ("libnvrtc", unsafe { nvrtc::sys::is_culib_present() }),
-        ("libcublas", !needs_cublas || unsafe { cublas::sys::is_culib_present() }),
-    ] {
+    // SAFETY: only looks for the library.
+    let nvrtc = unsafe { nvrtc::sys::is_culib_present() };
+    // SAFETY: as above.
+    let cublas = !needs_cublas || unsafe { cublas::sys::is_culib_present() };
+    for (name, present) in [("libnvrtc", nvrtc), ("libcublas", cublas)] {
         if !present {
             println!("Skipped: {name}.so cannot be loaded. Put the CUDA toolkit's lib64 in LD_LIBRARY_PATH.");
             return Ok(None);

@@ -135,7 +135,7 @@ struct Data {
 
 impl Data {
     fn between(&mut self, low: usize, high: usize) -> usize {
-        low + ((uniform(&mut self.random) + 1.0) / 2.0 * (high - low) as f32) as usize
+        low + (uniform(&mut self.random).abs() * (high - low) as f32) as usize
     }
 
     fn batch(&mut self, rows: usize) -> (Vec<f32>, Vec<u32>) {

@@ -88,7 +88,7 @@ impl<'m, M: Memory> Mlp<'m, M> {
             if let Some(output) = output.filter(|_| index + 1 < self.layers.len()) {
                 self.relu_backward(&mut gradient, &output)?;
             }
-            gradient = self.backward(index, &activations[index], gradient, rows)?;
+            gradient = self.backward(index, &activations[index], &gradient, rows)?;
         }
         Ok(loss)
     }
@@ -133,9 +133,9 @@ impl<'m, M: Memory> Mlp<'m, M> {
         let arguments = [address(logits), address(&labels_there), address(&gradient), address(&loss)];
         let (rows, columns) = (labels.len() as u64, (logits.len() / labels.len()) as u64);
         let mut launch = self.stream.launch_builder(&self.kernels["cross_entropy"]);
-        arguments.iter().for_each(|argument| {
+        for argument in &arguments {
             launch.arg(argument);
-        });
+        }
         launch.arg(&rows).arg(&columns);
         // SAFETY: the kernel's arguments and sizes.
         unsafe { launch.launch(elements(labels.len())) }?;
@@ -156,16 +156,16 @@ impl<'m, M: Memory> Mlp<'m, M> {
         &mut self,
         index: usize,
         input: &M::Buffer,
-        gradient: M::Buffer,
+        gradient: &M::Buffer,
         rows: usize,
     ) -> Result<M::Buffer, Failure> {
         let (inputs, outputs) = (self.layers[index].inputs, self.layers[index].outputs);
         let mut of_weight = self.memory.alloc(inputs * outputs)?;
         let shape = (inputs, outputs, rows);
-        self.gemm((CUBLAS_OP_N, CUBLAS_OP_T), shape, (inputs, outputs), (input, &gradient), &mut of_weight)?;
+        self.gemm((CUBLAS_OP_N, CUBLAS_OP_T), shape, (inputs, outputs), (input, gradient), &mut of_weight)?;
 
         let of_bias = self.memory.alloc(outputs)?;
-        let (g, sums, columns) = (address(&gradient), address(&of_bias), outputs as u64);
+        let (g, sums, columns) = (address(gradient), address(&of_bias), outputs as u64);
         let mut launch = self.stream.launch_builder(&self.kernels["column_sums"]);
         let many = rows as u64;
         launch.arg(&g).arg(&sums).arg(&many).arg(&columns);
@@ -175,7 +175,7 @@ impl<'m, M: Memory> Mlp<'m, M> {
         let mut of_input = self.memory.alloc(rows * inputs)?;
         let shape = (inputs, rows, outputs);
         let weight = &self.layers[index].weight.value;
-        self.gemm((CUBLAS_OP_N, CUBLAS_OP_N), shape, (inputs, outputs), (weight, &gradient), &mut of_input)?;
+        self.gemm((CUBLAS_OP_N, CUBLAS_OP_N), shape, (inputs, outputs), (weight, gradient), &mut of_input)?;
         self.update(&self.layers[index].weight, &of_weight)?;
         self.update(&self.layers[index].bias, &of_bias)?;
         Ok(of_input)
@@ -184,31 +184,30 @@ impl<'m, M: Memory> Mlp<'m, M> {
     fn update(&self, parameter: &Parameter<M::Buffer>, gradient: &M::Buffer) -> Result<(), Failure> {
         let n = gradient.len() as u64;
         let left = [1.0 - 0.9_f32.powi(self.steps), 1.0 - 0.999_f32.powi(self.steps)];
-        let arguments =
-            [&parameter.value, gradient, &parameter.mean, &parameter.variance].map(|buffer| address(buffer));
+        let arguments = [&parameter.value, gradient, &parameter.mean, &parameter.variance].map(address);
         let mut launch = self.stream.launch_builder(&self.kernels["adamw"]);
-        arguments.iter().for_each(|argument| {
+        for argument in &arguments {
             launch.arg(argument);
-        });
+        }
         launch.arg(&n).arg(&RATE).arg(&left[0]).arg(&left[1]);
         // SAFETY: all four have n elements.
         unsafe { launch.launch(elements(gradient.len())) }?;
         Ok(())
     }
 
-    /// `c` (m by n) = `a` (m by k) times `b` (k by n), column-major.
+    /// `product` (m by n) = `left` (m by k) times `right` (k by n), column-major.
     fn gemm(
         &self,
         (transa, transb): (cublasOperation_t, cublasOperation_t),
         (m, n, k): (usize, usize, usize),
         (lda, ldb): (usize, usize),
-        (a, b): (&M::Buffer, &M::Buffer),
-        c: &mut M::Buffer,
+        (left, right): (&M::Buffer, &M::Buffer),
+        product: &mut M::Buffer,
     ) -> Result<(), Failure> {
         let [m, n, k, lda, ldb] = [m, n, k, lda, ldb].map(|size| size as i32);
         let config = GemmConfig { transa, transb, m, n, k, alpha: 1.0_f32, lda, ldb, beta: 0.0, ldc: m };
         // SAFETY: the callers' buffers have these shapes.
-        unsafe { self.blas.gemm(config, a, b, c) }?;
+        unsafe { self.blas.gemm(config, left, right, product) }?;
         Ok(())
     }
 }

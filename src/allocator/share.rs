@@ -157,7 +157,9 @@ impl Allocator {
             return Ok(());
         }
         if !self.device().can_access_peer(peer)? {
-            return Err(Error::NotSupported(format!("device {accessor} cannot reach device {peer} directly")));
+            return Err(Error::NotSupported(format!(
+                "device {accessor} cannot reach device {peer} directly"
+            )));
         }
         self.device().enable_peer_access(peer)?;
         Ok(owner.own_core()?.allow_access(accessor)?)
@@ -213,7 +215,8 @@ fn read(handle: &[u8]) -> Result<Parsed<'_>> {
 fn read_pages(handle: &[u8]) -> Result<Parsed<'_>> {
     let short = || bad_handle("of pages is cut short or too long");
     let (header, names) = handle.split_at_checked(PAGES_HEADER).ok_or_else(short)?;
-    let word = |at: usize| header[at..at + 8].iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
+    let word =
+        |at: usize| header[at..at + 8].iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
     let (process, page, count) = (word(2) as u32, word(10), word(18));
     let of_size = |size: usize| (names.len() as u64) == count.saturating_mul(size as u64);
     let pages = if count == 0 || page == 0 {
@@ -321,7 +324,9 @@ mod tests {
         let mut cut = write_pages(1 << 21, &[PageHandle::Fabric(FabricHandle([7; 64]))]);
         cut.pop();
         let pages_of_none = write_pages(1 << 21, &[]);
-        for bad in [&[][..], &[2], &[3, b'c'], &[2, b'x', 0], &[2, b'c', 1], &[2, b'e', 1], &cut, &pages_of_none] {
+        for bad in
+            [&[][..], &[2], &[3, b'c'], &[2, b'x', 0], &[2, b'c', 1], &[2, b'e', 1], &cut, &pages_of_none]
+        {
             assert!(matches!(read(bad), Err(Error::Buffer(_))), "{bad:?}");
         }
     }

@@ -91,7 +91,8 @@ impl Core {
         let Some(handles) = reservation.handles(address - offset, bytes + offset) else {
             return Err(Error::InvalidPointer { address, reason: "its pages are not mapped" });
         };
-        let pages = handles.into_iter().map(|handle| self.export_page(handle)).collect::<DeviceResult<_>>()?;
+        let pages =
+            handles.into_iter().map(|handle| self.export_page(handle)).collect::<DeviceResult<_>>()?;
         Ok(Exported::Pages { page, pages, offset })
     }
 
