@@ -134,6 +134,13 @@ impl Allocation {
         self.home().is_some_and(|(core, _)| core.is_forked())
     }
 
+    /// Takes a recorded stream back, for which an event stands now.
+    pub(crate) fn forget_stream(&self, stream: Stream) {
+        if let Some((core, shard)) = self.home() {
+            core.forget_stream(shard, self.block, stream);
+        }
+    }
+
     /// Where the address lies in memory: launches take arguments by reference.
     pub(crate) fn address_place(&self) -> &u64 {
         &self.address

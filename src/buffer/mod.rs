@@ -133,6 +133,9 @@ impl<T> DeviceBuffer<T> {
         let mut recorded = self.recorded.lock();
         if recorded.iter().all(|known| handle(known) != handle(stream)) {
             recorded.push(Arc::clone(stream));
+            if stream.context() == self.stream.context() {
+                self.memory.record_stream(handle(stream));
+            }
         }
     }
 
@@ -229,13 +232,10 @@ impl<T> Drop for DeviceBuffer<T> {
             return;
         }
         self.settle();
-        // The block is freed next, so that the streams are alive when its events are recorded on them.
-        for stream in self.recorded.get_mut().iter() {
-            if stream.context() == self.stream.context() {
-                self.memory.record_stream(handle(stream));
-            } else {
-                visits::leave(stream, self.memory.as_allocation(), &self.stream);
-            }
+        // The block is freed next, while the streams that are recorded are alive. Events of this device cannot be
+        // recorded on another's streams, so home waits for those.
+        for stream in self.recorded.get_mut().iter().filter(|s| s.context() != self.stream.context()) {
+            visits::leave(stream, self.memory.as_allocation(), &self.stream);
         }
     }
 }

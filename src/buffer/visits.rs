@@ -164,7 +164,9 @@ pub(super) fn leave(stream: &CudaStream, memory: &Allocation, home: &CudaStream)
     });
     match noted {
         Ok(event) if stream.context() == context => {
-            memory.await_event(handle(stream), || release(event));
+            if memory.await_event(handle(stream), || release(event)) {
+                memory.forget_stream(handle(stream));
+            }
         }
         // Home waits, and the block is reused by work of home.
         Ok(_) => {}

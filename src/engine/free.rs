@@ -91,4 +91,12 @@ impl Core {
         state.slab[id].has_uses = true;
         state.uses.entry(id).or_default().recorded.push((stream, event));
     }
+
+    /// Takes back that `stream` uses a block: an event that the block awaits stands for it.
+    pub(crate) fn forget_stream(&self, shard: &Shard, id: BlockId, stream: Stream) {
+        if let Some(uses) = shard.lock().uses.get_mut(&id) {
+            uses.streams.retain(|known| *known != stream);
+            uses.during_activity.retain(|known| *known != stream);
+        }
+    }
 }
