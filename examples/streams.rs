@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::gpu::{Gpu, elements, gpu};
-use gpucache::Allocator;
-use gpucache::cudarc::driver::{CudaFunction, CudaStream, PinnedHostSlice, PushKernelArg};
+use gpucache::cudarc::driver::{CudaFunction, CudaStream, PushKernelArg};
 use gpucache::device::sim::SimDevice;
+use gpucache::{Allocator, PinnedBuffer};
 
 const SOURCE: &str = r#"
 extern "C" __global__ void work(float *x, unsigned long long n) {
@@ -31,10 +31,9 @@ const CHUNKS: usize = 16;
 fn main() -> Result<(), Box<dyn Error>> {
     let Some(gpu) = gpu(false)? else { return Ok(simulated()?) };
     let kernel = gpu.kernel(SOURCE, "work")?;
-    // SAFETY: written next, and by copies.
-    let (mut input, mut output) =
-        unsafe { (gpu.context.alloc_pinned::<f32>(CHUNK)?, gpu.context.alloc_pinned::<f32>(CHUNK)?) };
-    input.as_mut_slice()?.fill(3.0);
+    let pinned = gpu.allocator.pinned();
+    let input = pinned.alloc_from_slice(&vec![3.0_f32; CHUNK])?;
+    let mut output = pinned.alloc_zeroed::<f32>(CHUNK)?;
 
     let (copy_in, copy_out) = (gpu.context.new_stream()?, gpu.context.new_stream()?);
     let one = [&gpu.stream, &gpu.stream, &gpu.stream];
@@ -43,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let time = pipeline(&gpu, &kernel, streams, &input, &mut output)?;
         println!("{name:<14} {:>8.2} ms for {CHUNKS} chunks", time.as_secs_f64() * 1e3);
     }
-    let value = output.as_slice()?[CHUNK - 1];
+    let value = output[CHUNK - 1];
     println!("last element {value} (1.0 to 1.1 expected)");
     gpu.allocator.verify()?;
     print!("{}", gpu.allocator.memory_summary(true));
@@ -55,15 +54,20 @@ fn pipeline(
     gpu: &Gpu,
     kernel: &CudaFunction,
     [copy_in, compute, copy_out]: [&Arc<CudaStream>; 3],
-    input: &PinnedHostSlice<f32>,
-    output: &mut PinnedHostSlice<f32>,
+    input: &PinnedBuffer<f32>,
+    output: &mut PinnedBuffer<f32>,
 ) -> Result<Duration, Box<dyn Error>> {
     let count = CHUNK as u64;
     let started = Instant::now();
     for _ in 0..CHUNKS {
         // Queued behind earlier chunks on its own stream only. The other two streams wait for what they need, and the
         // drop at the end of the round leaves the block to them: nothing is waited for here.
-        let mut chunk = gpu.allocator.clone_htod(input, copy_in)?;
+        // SAFETY: the copy fills it, and nobody writes to `input`.
+        let mut chunk = unsafe {
+            let mut chunk = gpu.allocator.alloc_uninit(CHUNK, copy_in)?;
+            chunk.copy_from_pinned(input, copy_in)?;
+            chunk
+        };
         {
             let argument = chunk.on_mut(compute);
             let mut launch = compute.launch_builder(kernel);
@@ -71,7 +75,8 @@ fn pipeline(
             // SAFETY: the arguments are the kernel's, and it stays within the chunk.
             unsafe { launch.launch(elements(CHUNK)) }?;
         }
-        chunk.copy_to_host_on(output, copy_out)?;
+        // SAFETY: `output` is looked at only when all streams are done.
+        unsafe { chunk.copy_to_pinned(output, copy_out) }?;
     }
     for stream in [copy_in, compute, copy_out] {
         stream.synchronize()?;

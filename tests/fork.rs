@@ -157,6 +157,28 @@ fn a_child_never_waits_for_a_thread_that_is_not_there() {
 }
 
 #[test]
+fn pinned_memory_too() {
+    let sim = SimDevice::builder().real_host_memory(true).build();
+    let config = gpucache::Config::parse("pinned_use_background_threads:True").unwrap();
+    let allocator = Allocator::builder().device(Arc::new(sim.clone())).config(config).build().unwrap();
+    let pinned = allocator.pinned();
+    let address = pinned.host_alloc_raw(1000).unwrap();
+    let calls = sim.total_calls();
+    let mut inherited = Some(pinned);
+    forked(|| {
+        let pinned = inherited.take().ok_or("not inherited")?;
+        is_forked("host_alloc_raw", pinned.host_alloc_raw(1000))?;
+        is_forked("host_free_raw", pinned.host_free_raw(address))?;
+        is_forked("host_empty_cache", pinned.host_empty_cache())?;
+        drop(pinned);
+        if sim.total_calls() == calls { Ok(()) } else { Err("the driver was called".into()) }
+    });
+    let pinned = inherited.take().unwrap();
+    pinned.host_free_raw(address).unwrap();
+    pinned.host_empty_cache().unwrap();
+}
+
+#[test]
 fn buffers_of_cudarc_streams_go_quietly() {
     let Some((driver, device)) = fake::driver::driver() else { return };
     // A real driver's objects are not for a child to count.

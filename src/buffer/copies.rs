@@ -1,14 +1,18 @@
-//! Copies, in stream order: they return when the work is queued (with pageable host memory, when it is done).
+//! Copies, in stream order. Those between device memory, and those named after pinned memory, return when they are
+//! queued.
 
 use std::sync::Arc;
 
+use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, HostSlice, ValidAsZeroBits,
 };
 
 use super::create::checked;
+use super::handle;
 use super::{DeviceBuffer, DeviceView, DeviceViewMut};
 use crate::error::{Error, Result};
+use crate::pinned::PinnedBuffer;
 
 /// cudarc asserts the lengths; here they are an error.
 fn same_length(to: usize, from: usize) -> Result<()> {
@@ -54,11 +58,46 @@ fn copy_to_host<T: DeviceRepr, From: DevicePtr<T>, To: HostSlice<T> + ?Sized>(
     checked("cuMemcpyDtoHAsync", stream.memcpy_dtoh(from, to))
 }
 
+/// Queues a copy without waiting for it.
+unsafe fn copy_from_pinned<T: DeviceRepr>(
+    from: &PinnedBuffer<T>,
+    to: &mut impl DevicePtrMut<T>,
+    stream: &Arc<CudaStream>,
+) -> Result<()> {
+    same_length(to.len(), from.len())?;
+    if from.is_empty() {
+        return Ok(());
+    }
+    checked("cuCtxSetCurrent", stream.context().bind_to_thread())?;
+    from.record_event(handle(stream))?;
+    let (address, _used) = to.device_ptr_mut(stream);
+    // SAFETY: both have the same number of elements; the caller leaves the host's alone, and neither block is reused
+    // before the stream has done the copy.
+    checked("cuMemcpyHtoDAsync", unsafe { memcpy_htod_async(address, from, stream.cu_stream()) })
+}
+
+/// As [`copy_from_pinned`].
+unsafe fn copy_to_pinned<T: DeviceRepr>(
+    from: &impl DevicePtr<T>,
+    to: &mut PinnedBuffer<T>,
+    stream: &Arc<CudaStream>,
+) -> Result<()> {
+    same_length(to.len(), from.len())?;
+    if from.is_empty() {
+        return Ok(());
+    }
+    checked("cuCtxSetCurrent", stream.context().bind_to_thread())?;
+    to.record_event(handle(stream))?;
+    let (address, _used) = from.device_ptr(stream);
+    // SAFETY: as above.
+    checked("cuMemcpyDtoHAsync", unsafe { memcpy_dtoh_async(to, address, stream.cu_stream()) })
+}
+
 macro_rules! reading_copies {
     ($($target:tt)*) => {
         impl<T: DeviceRepr> $($target)* {
-            /// Copies to host memory on the home stream. With pageable memory (`Vec`, slices) it returns when the data
-            /// is there; with page-locked memory when the copy is queued.
+            /// Copies to host memory on the home stream. It returns when the data is there; see
+            /// [`copy_to_pinned`](Self::copy_to_pinned) for copies that do not wait.
             ///
             /// # Errors
             /// [`Error::Buffer`] if the lengths differ, [`Error::Device`] if the driver fails.
@@ -72,6 +111,19 @@ macro_rules! reading_copies {
             /// As [`copy_to_host`](Self::copy_to_host).
             pub fn copy_to_host_on<To: HostSlice<T> + ?Sized>(&self, to: &mut To, stream: &Arc<CudaStream>) -> Result<()> {
                 copy_to_host(stream, self, to)
+            }
+
+            /// Queues a copy to page-locked memory on any stream, and returns at once. The stream is noted with both
+            /// sides, so that either may be dropped.
+            ///
+            /// # Errors
+            /// As [`copy_to_host`](Self::copy_to_host).
+            ///
+            /// # Safety
+            /// The host's elements are neither read nor written before `stream` has done the copy.
+            pub unsafe fn copy_to_pinned(&self, to: &mut PinnedBuffer<T>, stream: &Arc<CudaStream>) -> Result<()> {
+                // SAFETY: the caller's promise.
+                unsafe { copy_to_pinned(self, to, stream) }
             }
 
             /// A copy in a `Vec`, once all work queued for it is done.
@@ -107,7 +159,8 @@ macro_rules! writing_copies {
                 copy_device(stream, from, self)
             }
 
-            /// Copies host elements here on the home stream. Asynchronous with page-locked memory.
+            /// Copies host elements here on the home stream. It returns when they are read; see
+            /// [`copy_from_pinned`](Self::copy_from_pinned) for copies that do not wait.
             ///
             /// # Errors
             /// [`Error::Buffer`] if the lengths differ, [`Error::Device`] if the driver fails.
@@ -125,6 +178,19 @@ macro_rules! writing_copies {
                 stream: &Arc<CudaStream>,
             ) -> Result<()> {
                 copy_to_device(stream, from, self)
+            }
+
+            /// Queues a copy from page-locked memory on any stream, and returns at once. The stream is noted with both
+            /// sides, so that either may be dropped.
+            ///
+            /// # Errors
+            /// As [`copy_from_host`](Self::copy_from_host).
+            ///
+            /// # Safety
+            /// The host's elements are not written before `stream` has done the copy.
+            pub unsafe fn copy_from_pinned(&mut self, from: &PinnedBuffer<T>, stream: &Arc<CudaStream>) -> Result<()> {
+                // SAFETY: the caller's promise.
+                unsafe { copy_from_pinned(from, self, stream) }
             }
 
             /// Sets all bytes to 0 on the home stream.

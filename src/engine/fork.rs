@@ -14,15 +14,32 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// The process that an allocator was made in.
 #[derive(Debug)]
-pub(super) struct Birth {
+pub(crate) struct Birth {
     generation: u32,
     process: u32,
 }
 
 impl Birth {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         watch();
         Birth { generation: GENERATION.load(Ordering::Relaxed), process: std::process::id() }
+    }
+
+    /// Whether this is a child of that process.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        GENERATION.load(Ordering::Relaxed) != self.generation
+    }
+
+    /// The error of every call in a forked child.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_forked() { Err(self.forked()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn forked(&self) -> Error {
+        Error::Forked { owner: self.process, child: std::process::id() }
     }
 }
 
@@ -44,20 +61,13 @@ fn watch() {
 fn watch() {}
 
 impl Core {
-    /// Whether this is a child of the process that the allocator was made in.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
-        GENERATION.load(Ordering::Relaxed) != self.birth.generation
+        self.birth.is_forked()
     }
 
-    /// The error of every call in a forked child.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<()> {
-        if self.is_forked() { Err(self.forked()) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn forked(&self) -> Error {
-        Error::Forked { owner: self.birth.process, child: std::process::id() }
+        self.birth.check()
     }
 }

@@ -67,6 +67,7 @@ pub use self::private::Upstream;
 pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
 
 pub(crate) use self::addresses::Place;
+pub(crate) use self::fork::Birth;
 pub(crate) use self::free::Freed;
 pub(crate) use self::private::{next_capture_pool, next_user_pool};
 pub(crate) use self::shards::Shard;

@@ -61,6 +61,30 @@ fn copies_and_views() {
 }
 
 #[test]
+fn copies_of_pinned_memory_do_not_wait() {
+    let Some(gpu) = Gpu::new() else { return };
+    let allocator = gpu.allocator("");
+    let pinned = allocator.pinned();
+    let source = pinned.alloc_from_slice(&vec![6_u32; LEN]).unwrap();
+    let mut target = pinned.alloc_zeroed::<u32>(LEN).unwrap();
+    let mut buffer = allocator.alloc_zeros::<u32>(LEN, &gpu.a).unwrap();
+    gpu.slow_down(&gpu.b);
+    // SAFETY: both are left alone until the streams are done.
+    unsafe {
+        buffer.copy_from_pinned(&source, &gpu.b).unwrap();
+        buffer.copy_to_pinned(&mut target, &gpu.a).unwrap();
+    }
+    drop((buffer, source));
+    gpu.finish();
+    assert_eq!(target[..], vec![6; LEN]);
+    let short = allocator.alloc_zeros::<u32>(3, &gpu.a).unwrap();
+    // SAFETY: refused.
+    assert!(matches!(unsafe { short.copy_to_pinned(&mut target, &gpu.a) }, Err(Error::Buffer(_))));
+    let copy = allocator.clone_htod(&target, &gpu.b).unwrap();
+    assert_eq!(copy.to_vec().unwrap(), vec![6; LEN]);
+}
+
+#[test]
 fn uses_by_two_streams_keep_their_order() {
     let Some(gpu) = Gpu::new() else { return };
     let allocator = gpu.allocator("");
