@@ -21,6 +21,9 @@ pub struct CudaSliceRef<'a, T> {
 impl<T> DeviceBuffer<T> {
     /// The buffer as a `&CudaSlice`, to read. Costs two events where cudarc tracks them. Most calls of cudarc take the
     /// buffer itself; this is for those that want cudarc's type, such as NCCL groups and `cufile`.
+    ///
+    /// # Panics
+    /// cudarc does, if the driver has no event for it.
     pub fn as_cuda_slice(&self) -> CudaSliceRef<'_, T> {
         self.visits.wait_all(&self.stream, Access::Read);
         // SAFETY: the address and length are this buffer's, which the answer borrows; the slice is never dropped, only

@@ -7,5 +7,6 @@ mod buffers;
 mod cuda;
 #[path = "../fake/mod.rs"]
 mod fake;
+mod faults;
 mod naive;
 mod simulated;
