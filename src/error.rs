@@ -90,6 +90,9 @@ pub enum Error {
     /// A private pool was used in a way that its state does not allow [spec 14].
     #[error("{0}")]
     Pool(String),
+    /// A buffer, stream or length that does not fit the call.
+    #[error("{0}")]
+    Buffer(String),
     /// A scope's byte budget would be exceeded.
     #[error("scope '{scope}' is limited to {budget} bytes: {in_use} in use, {requested} more requested")]
     ScopeBudget {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod allocator;
+pub mod buffer;
 pub mod config;
 pub mod device;
 mod engine;
@@ -11,6 +12,8 @@ pub mod export;
 pub mod import;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "dlpack")]
+pub mod interop;
 pub mod observe;
 #[cfg(any(feature = "export", feature = "metrics"))]
 mod periodic;
@@ -29,6 +32,9 @@ pub use allocator::{
     KeptSegment, MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
 };
 pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
+pub use buffer::{DeviceBuffer, TypedAllocation};
+#[cfg(unix)]
+pub use allocator::{OpenedBlock, SharedBlock};
 pub use config::Config;
 pub use cudarc;
 pub use device::cuda::{device_count, device_properties, is_available};

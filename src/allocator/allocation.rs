@@ -11,12 +11,13 @@ use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::device::Stream;
+use crate::device::{Event, Stream};
 use crate::engine::{Core, Freed, Place, Shard};
 use crate::error::{Error, Result};
 use crate::pool::block::{BlockId, State};
 
-/// Device memory that frees itself when dropped. Bytes; for typed memory see `DeviceBuffer`.
+/// Device memory that frees itself when dropped. Bytes; for typed memory see
+/// [`TypedAllocation`](crate::TypedAllocation) and [`DeviceBuffer`](crate::DeviceBuffer).
 ///
 /// It may be sent and shared between threads: the handle only names memory. It stays valid when the last
 /// [`Allocator`](crate::Allocator) handle goes first.
@@ -113,9 +114,39 @@ impl Allocation {
     pub fn record_stream(&self, stream: Stream) {
         if let Some((core, shard)) = self.home()
             && !self.block.is_none()
+            && !core.is_forked()
         {
             core.record_stream(shard, self.block, stream);
         }
+    }
+
+    /// Keeps the block back, once it is freed, until `event` of this device, which was recorded on `stream`. Whether
+    /// the allocator took the event over; it does not for memory that goes past the cache, which a free waits for.
+    pub(crate) fn await_event(&self, stream: Stream, event: impl FnOnce() -> Event) -> bool {
+        match self.home() {
+            Some((core, shard)) if !self.block.is_none() && !core.is_forked() => {
+                core.await_event(shard, self.block, stream, event());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this is a forked child, where neither the block nor the driver may be touched.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.home().is_some_and(|(core, _)| core.is_forked())
+    }
+
+    /// Takes a recorded stream back, for which an event stands now.
+    pub(crate) fn forget_stream(&self, stream: Stream) {
+        if let Some((core, shard)) = self.home() {
+            core.forget_stream(shard, self.block, stream);
+        }
+    }
+
+    /// Where the address lies in memory: launches take arguments by reference.
+    pub(crate) fn address_place(&self) -> &u64 {
+        &self.address
     }
 
     /// Frees it now, and tells if the driver failed (a drop cannot).
@@ -205,6 +236,7 @@ impl Allocation {
     #[inline]
     fn give_back(&self) -> Result<()> {
         let Some((core, shard)) = self.home() else { return Ok(()) };
+        core.check_process()?;
         let mut state = shard.lock_hot();
         let freed = core.free_locked(&mut state, self.block);
         let last = state.closing && state.is_done();

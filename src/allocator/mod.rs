@@ -12,6 +12,8 @@ mod pinned;
 mod pool;
 mod raw;
 mod scope;
+#[cfg(unix)]
+mod share;
 mod stats;
 #[cfg(feature = "metrics")]
 mod weak;
@@ -25,6 +27,8 @@ pub use self::graph::{CaptureScope, GraphPool, PooledGraph};
 pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
 pub use self::scope::{Scope, ScopeGuard};
+#[cfg(unix)]
+pub use self::share::{OpenedBlock, SharedBlock};
 pub use self::stats::HistoryOptions;
 #[cfg(feature = "metrics")]
 pub(crate) use self::weak::WeakAllocator;
@@ -70,8 +74,13 @@ struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.watch.at_end(&self.core);
-        allocation::close(&self.core);
+        if self.core.is_forked() {
+            // The memory is the parent's, and so is the end of it.
+            std::mem::forget(Arc::clone(&self.core));
+        } else {
+            self.watch.at_end(&self.core);
+            allocation::close(&self.core);
+        }
     }
 }
 
@@ -115,6 +124,13 @@ impl Allocator {
         &self.owner.watch
     }
 
+    /// The core, for a call that may take locks or reach the driver.
+    #[inline]
+    fn own_core(&self) -> Result<&Arc<Core>> {
+        self.core().check_process()?;
+        Ok(self.core())
+    }
+
     /// The device that the memory is on.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.core().device
@@ -151,7 +167,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) when the driver fails; what could not be freed stays cached.
     pub fn empty_cache(&self) -> Result<EmptyCacheReport> {
-        self.core().empty_cache()
+        self.own_core()?.empty_cache()
     }
 
     /// With `release_idle_after`: gives back cached segments that nobody used for that long, and says how many bytes
@@ -176,7 +192,7 @@ impl Allocator {
     /// [`Error::TooLarge`](crate::Error::TooLarge) from 2^60 bytes on; a failing memory query.
     #[track_caller]
     pub fn would_allocate(&self, bytes: usize, stream: Stream) -> Result<Forecast> {
-        self.core().forecast(bytes as u64, stream)
+        self.own_core()?.forecast(bytes as u64, stream)
     }
 
     /// Grows the cache so that one block of `bytes` on `stream` can be served without the driver: the
@@ -194,7 +210,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) when the driver fails.
     pub fn mem_get_info(&self) -> Result<MemInfo> {
-        Ok(self.core().device.mem_get_info()?)
+        Ok(self.own_core()?.device.mem_get_info()?)
     }
 
     /// Caps this allocator at a fraction of the device's total memory; 1 means no cap [spec 8.1]. A cap below
@@ -203,7 +219,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidFraction`](crate::Error::InvalidFraction) outside 0 to 1, or for NaN.
     pub fn set_per_process_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.core().set_fraction(fraction)
+        self.own_core()?.set_fraction(fraction)
     }
 
     /// The fraction in force: 1 without a cap, else the cap's bytes divided by the total [spec 8.1].
@@ -222,7 +238,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Config`](crate::Error::Config); nothing is changed then.
     pub fn set_allocator_settings(&self, text: &str) -> Result<()> {
-        self.core().set_config(|config| Ok(config.apply(text)?))
+        self.own_core()?.set_config(|config| Ok(config.apply(text)?))
     }
 
     /// Turns caching off or on at run time (`caching_allocator_enable`) [spec 4.1]. What is cached stays.
@@ -230,7 +246,7 @@ impl Allocator {
     /// # Errors
     /// None today.
     pub fn caching_allocator_enable(&self, on: bool) -> Result<()> {
-        self.core().set_config(|config| {
+        self.own_core()?.set_config(|config| {
             config.caching = on;
             Ok(())
         })
@@ -243,6 +259,7 @@ impl Allocator {
     /// # Errors
     /// A text with one line per fault; there should never be one.
     pub fn verify(&self) -> std::result::Result<(), String> {
+        self.core().check_process().map_err(|error| error.to_string())?;
         self.core().verify()
     }
 }

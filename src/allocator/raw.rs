@@ -37,7 +37,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = self.core();
+        let core = self.own_core()?;
         let Some(place) = core.take_address(address) else { return Err(self.unknown_address(address)) };
         match core.shards.at(place.shard) {
             Some(shard) => Ok(core.free(shard, place.block, address)?),
@@ -65,7 +65,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidPointer`] if no segment of this allocator holds it.
     pub fn base_allocation(&self, address: u64) -> Result<(u64, u64)> {
-        let segments = self.core().segments();
+        let segments = self.own_core()?.segments();
         let holds = |s: &&crate::observe::snapshot::SegmentInfo| {
             (s.address..s.address + s.total_size).contains(&address)
         };
@@ -94,7 +94,7 @@ impl Allocator {
     }
 
     fn with_raw<R>(&self, address: u64, f: impl FnOnce(&Shard, Place) -> R) -> Result<R> {
-        let core = self.core();
+        let core = self.own_core()?;
         let place = core.find_address(address);
         match place.and_then(|p| Some((core.shards.at(p.shard)?, p))) {
             Some((shard, place)) => Ok(f(shard, place)),

@@ -186,6 +186,11 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
     /// What is fixed about the device.
     fn properties(&self) -> &DeviceProperties;
 
+    /// The driver's handle (`CUcontext`) of the context that the memory belongs to; `None` where there is no driver.
+    fn context_handle(&self) -> Option<u64> {
+        None
+    }
+
     /// Allocates device memory (`cuMemAlloc`). During a stream capture of the calling thread the capture mode
     /// is relaxed around the call [spec 4.3].
     fn malloc(&self, bytes: u64) -> DeviceResult<u64>;

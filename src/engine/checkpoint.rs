@@ -164,7 +164,7 @@ impl Core {
             if !saved.uses.is_empty() {
                 let mut state = shard.lock();
                 state.slab[block].has_uses = true;
-                state.uses.insert(block, Uses { streams: saved.uses.clone(), during_activity: Vec::new() });
+                state.uses.insert(block, Uses { streams: saved.uses.clone(), ..Uses::default() });
             }
             self.note_address(saved.addr, Place { shard: shard.index, block });
             live.push(saved.addr);

@@ -69,12 +69,15 @@ impl Core {
             let mut state = block.shard.lock();
             let uses = state.uses.remove(&block.block).unwrap_or_default();
             state.slab[block.block].has_uses = false;
-            state.slab[block.block].events += uses.streams.len() as u32;
+            state.slab[block.block].events += (uses.streams.len() + uses.recorded.len()) as u32;
             uses
         };
-        if uses.streams.is_empty() {
+        if uses.streams.is_empty() && uses.recorded.is_empty() {
             self.complete(&block);
             return Ok(());
+        }
+        for (stream, event) in uses.recorded.drain(..) {
+            events.queues.entry(stream).or_default().push_back(Waiting { event, block: block.clone() });
         }
         let mut done = 0;
         let mut record = |stream: Stream| {

@@ -86,6 +86,21 @@ impl Reservations {
         }
     }
 
+    /// Address and bytes of each range that is mapped without a gap.
+    pub(super) fn mapped_runs(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for reservation in self.all.iter().flatten() {
+            let mapped = reservation.pages.iter().enumerate().filter(|(_, page)| page.is_some());
+            for address in mapped.map(|(index, _)| reservation.base + index as u64 * reservation.page) {
+                match runs.last_mut() {
+                    Some((start, bytes)) if *start >= reservation.base && *start + *bytes == address => *bytes += reservation.page,
+                    _ => runs.push((address, reservation.page)),
+                }
+            }
+        }
+        runs
+    }
+
     /// Live reservations: (base, bytes, page, handles of mapped pages by index).
     pub(crate) fn covering(&self, addr: u64) -> Option<&Reservation> {
         self.all.iter().flatten().find(|r| (r.base..r.base + r.bytes).contains(&addr))

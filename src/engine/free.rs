@@ -4,7 +4,7 @@ use super::events::BlockRef;
 use super::shard::ShardState;
 use super::shards::Shard;
 use super::{Core, attention};
-use crate::device::{DeviceError, DeviceResult, Stream};
+use crate::device::{DeviceError, DeviceResult, Event, Stream};
 use crate::pool::block::BlockId;
 
 /// What is left to do once the shard's lock is gone.
@@ -87,6 +87,22 @@ impl Core {
         }
         if active && !uses.during_activity.contains(&stream) {
             uses.during_activity.push(stream);
+        }
+    }
+
+    /// Notes that a live block may be used until `event`, which was recorded on `stream`. The stream is only a
+    /// name here, so that it may be gone by the time of the free. The event is the allocator's from now on.
+    pub(crate) fn await_event(&self, shard: &Shard, id: BlockId, stream: Stream, event: Event) {
+        let mut state = shard.lock();
+        state.slab[id].has_uses = true;
+        state.uses.entry(id).or_default().recorded.push((stream, event));
+    }
+
+    /// Takes back that `stream` uses a block: an event that the block awaits stands for it.
+    pub(crate) fn forget_stream(&self, shard: &Shard, id: BlockId, stream: Stream) {
+        if let Some(uses) = shard.lock().uses.get_mut(&id) {
+            uses.streams.retain(|known| *known != stream);
+            uses.during_activity.retain(|known| *known != stream);
         }
     }
 }

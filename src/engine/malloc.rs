@@ -41,6 +41,7 @@ impl Core {
         if bytes >= REQUEST_CEILING {
             return Err(Error::TooLarge { requested: bytes });
         }
+        self.check_process()?;
         let mut route = Route::default();
         let attention = self.attention();
         if attention != 0 {

@@ -20,6 +20,7 @@ mod events;
 mod evidence;
 mod expandable;
 mod forecast;
+mod fork;
 mod free;
 mod gc;
 mod graph;
@@ -35,6 +36,8 @@ mod oom;
 mod private;
 mod release;
 mod scope;
+#[cfg(unix)]
+pub(crate) mod share;
 mod shard;
 mod shards;
 mod shared;
@@ -71,6 +74,7 @@ pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
 pub use self::scope::ScopeStats;
 
 pub(crate) use self::addresses::Place;
+pub(crate) use self::fork::Birth;
 pub(crate) use self::free::Freed;
 pub(crate) use self::private::{Activity, next_capture_pool, next_user_pool};
 pub(crate) use self::shards::Shard;
@@ -103,6 +107,7 @@ pub(crate) struct Core {
     pub(crate) shards: Shards,
     pub(crate) shared: Arc<Shared>,
     attention: AtomicU32,
+    birth: fork::Birth,
     growth: Mutex<Growth>,
     events: Events,
     pub(crate) pools: Pools,
@@ -117,6 +122,8 @@ pub(crate) struct Core {
     closing: close::Closing,
     /// Blocks that were given out by address.
     addresses: Addresses,
+    #[cfg(unix)]
+    foreign: share::Foreign,
     /// Those that the table does not cover: exact sizes of the driver's, five-level addresses.
     far_addresses: Mutex<HashMap<u64, addresses::Place>>,
     /// Pinned host memory; it has nothing to do with the rest.
@@ -140,6 +147,7 @@ impl Core {
             shards: Shards::new(),
             shared: Arc::default(),
             attention: AtomicU32::new(if config.caching { 0 } else { attention::NO_CACHING }),
+            birth: fork::Birth::now(),
             growth: Mutex::default(),
             events: Events::default(),
             pools: Pools::default(),
@@ -151,6 +159,8 @@ impl Core {
             history_capacity: AtomicU64::new(0),
             closing: close::Closing::default(),
             addresses: Addresses::default(),
+            #[cfg(unix)]
+            foreign: share::Foreign::default(),
             far_addresses: Mutex::default(),
             host,
             me: me.clone(),

@@ -256,11 +256,13 @@ impl Core {
     }
 
     pub(crate) fn create_pool(&self, id: PoolId, upstream: Option<Arc<dyn Upstream>>) -> Result<u32> {
+        self.check_process()?;
         self.pools.state.lock().create_or_increment(id, upstream)
     }
 
     /// Routes requests into the pool from here on [spec 14.2].
     pub(crate) fn begin_allocate(&self, id: PoolId, filter: PoolFilter, activity: Activity) -> Result<()> {
+        self.check_process()?;
         let capture = activity != Activity::Scope;
         let mirror_defects = self.mirror_defects();
         // No slow path may free or wait, and nobody may query an event, while the capture begins.
@@ -293,6 +295,7 @@ impl Core {
     }
 
     pub(crate) fn end_allocate(&self, id: PoolId) -> Result<()> {
+        self.check_process()?;
         let mut state = self.pools.state.lock();
         let active = Arc::make_mut(&mut state.active);
         let Some(at) = active.iter().position(|a| a.id == id) else {
@@ -309,6 +312,7 @@ impl Core {
 
     /// One user less; the last one makes the pool freeable.
     pub(crate) fn release_pool_use(&self, id: PoolId) -> Result<()> {
+        self.check_process()?;
         let mut state = self.pools.state.lock();
         let pool = state.pool(id)?;
         if pool.uses == 0 {
@@ -319,11 +323,13 @@ impl Core {
     }
 
     pub(crate) fn set_use_on_oom(&self, id: PoolId, on: bool) -> Result<()> {
+        self.check_process()?;
         self.pools.state.lock().pool(id)?.use_on_oom = on;
         Ok(())
     }
 
     pub(crate) fn set_no_split(&self, id: PoolId) -> Result<()> {
+        self.check_process()?;
         let slot = {
             let mut state = self.pools.state.lock();
             let pool = state.pool(id)?;

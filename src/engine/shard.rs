@@ -11,7 +11,7 @@ use super::counters::{Change, Counters, NeedCredit};
 use super::lazy::Lazy;
 use super::shared::Shared;
 use super::trace::Ring;
-use crate::device::Stream;
+use crate::device::{Event, Stream};
 use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{Block, BlockId, Slab, State};
@@ -102,6 +102,8 @@ pub(crate) struct Uses {
     pub(crate) streams: Vec<Stream>,
     /// Those that were recorded while some pool was active [spec 6.1].
     pub(crate) during_activity: Vec<Stream>,
+    /// Events of uses that are recorded already, and the streams that they were recorded on.
+    pub(crate) recorded: Vec<(Stream, Event)>,
 }
 
 impl ShardState {

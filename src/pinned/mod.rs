@@ -28,6 +28,7 @@ use self::source::{Source, system_free};
 use self::worker::Worker;
 use crate::config::{Config, PinnedConfig};
 use crate::device::{Device, DeviceError, DeviceResult, Event, Stream};
+use crate::engine::Birth;
 use crate::error::{Error, Result};
 use crate::observe::snapshot::PoolId;
 use crate::stats::HostMemoryStats;
@@ -59,6 +60,7 @@ pub(crate) struct Host {
 /// What the background thread shares too.
 #[derive(Debug)]
 pub(crate) struct HostState {
+    birth: Birth,
     device: Arc<dyn Device>,
     options: RwLock<Options>,
     pools: Pools,
@@ -75,6 +77,7 @@ pub(crate) struct HostState {
 impl Host {
     pub(crate) fn new(device: Arc<dyn Device>, config: &Config) -> Arc<Self> {
         let state = Arc::new_cyclic(|me| HostState {
+            birth: Birth::now(),
             device,
             options: RwLock::new(Options::of(config)),
             pools: Pools::default(),
@@ -100,6 +103,11 @@ impl Deref for Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if self.birth.is_forked() {
+            // The thread and the memory are the parent's.
+            std::mem::forget(Arc::clone(&self.state));
+            return;
+        }
         // After this the state has no other owner.
         self.worker.stop();
     }
@@ -127,6 +135,7 @@ impl HostState {
         if bytes == 0 {
             return Ok(0);
         }
+        self.birth.check()?;
         let (options, mirror) = self.pinned_options();
         let size = block::rounded(bytes, &options)?;
         let route = self.pools.route(stream);
@@ -204,6 +213,7 @@ impl HostState {
         if address == 0 {
             return Ok(());
         }
+        self.birth.check()?;
         let live = self.live.take(address, owner)?;
         let outcome = self.give_back(live);
         self.catch(outcome)
@@ -214,6 +224,7 @@ impl HostState {
         if address == 0 {
             return Ok(());
         }
+        self.birth.check()?;
         let captured = self.device.capture_status(stream);
         // Without an answer the stream counts all the same.
         self.live.record(address, stream, matches!(captured, Ok(Some(_))))?;
@@ -223,6 +234,7 @@ impl HostState {
 
     /// Returns idle blocks to the system [spec 17.4]. Answers how many bytes.
     pub(crate) fn empty_cache(&self) -> Result<u64> {
+        self.birth.check()?;
         let (bytes, outcome) = self.release_cached();
         self.catch(outcome)?;
         Ok(bytes)
@@ -270,14 +282,17 @@ impl HostState {
     }
 
     pub(crate) fn begin_allocate(&self, id: PoolId, filter: Filter) -> Result<()> {
+        self.birth.check()?;
         self.pools.begin(id, filter)
     }
 
     pub(crate) fn end_allocate(&self, id: PoolId) -> Result<()> {
+        self.birth.check()?;
         self.pools.end(id)
     }
 
     pub(crate) fn release_pool(&self, id: PoolId) -> Result<()> {
+        self.birth.check()?;
         self.pools.release_use(id)
     }
 

@@ -47,6 +47,11 @@ fn warm_up(device: &CudaDevice) {
 }
 
 impl Driver {
+    /// The fake driver, if it is that.
+    pub fn fake(&self) -> Option<&Fake> {
+        self.fake.as_ref().map(|(fake, _)| fake)
+    }
+
     /// Checks that all memory is free again. A real driver may keep page tables of mapped memory.
     pub fn assert_all_back(&self, device: &CudaDevice, before: u64) {
         let slack = if self.fake.is_some() { 0 } else { 32 << 20 };

@@ -107,6 +107,14 @@ fn cudarc_error(api: &'static Api, call: &'static str, error: DriverError) -> Er
     }
 }
 
+/// The error of a call made through cudarc, where a driver is known to be there.
+pub(crate) fn call_error(call: &'static str, error: DriverError) -> Error {
+    match Api::get() {
+        Ok(api) => Error::Device(api.error(call, error.0 as u32)),
+        Err(reason) => Error::NoDriver(reason),
+    }
+}
+
 /// The device's error, where a trait method can only answer with one.
 fn as_device_error(call: &'static str, error: Error) -> DeviceError {
     match error {

@@ -29,6 +29,10 @@ impl Device for CudaDevice {
         &self.properties
     }
 
+    fn context_handle(&self) -> Option<u64> {
+        Some(self.context.cu_ctx() as u64)
+    }
+
     fn malloc(&self, bytes: u64) -> DeviceResult<u64> {
         let _bound = self.bind()?;
         let _relaxed = RelaxedCapture::enter(self.api);

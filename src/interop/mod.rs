@@ -1,0 +1,3 @@
+//! Memory shared with other libraries; see `docs/interop.md`.
+
+pub mod dlpack;

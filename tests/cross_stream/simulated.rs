@@ -1,0 +1,100 @@
+use std::sync::Arc;
+
+use gpucache::device::Stream;
+use gpucache::device::sim::SimDevice;
+use gpucache::{Allocator, Config, TypedAllocation};
+
+use super::naive::Naive;
+
+const LEN: usize = 1 << 20;
+const BYTES: u64 = 4 * LEN as u64;
+
+fn device() -> (SimDevice, Stream, Stream) {
+    let sim = SimDevice::new(4 << 30);
+    let (a, b) = (sim.create_stream(), sim.create_stream());
+    (sim, a, b)
+}
+
+#[test]
+fn a_buffer_dropped_in_use_keeps_its_data() {
+    let (sim, a, b) = device();
+    for options in ["", "expandable_segments:True"] {
+        let config = Config::parse(options).unwrap();
+        let allocator = Allocator::builder().device(Arc::new(sim.clone())).config(config).build().unwrap();
+        let buffer: TypedAllocation<f32> = allocator.typed(LEN, a).unwrap();
+        let address = buffer.address();
+        sim.write(a, address, BYTES, 1);
+        sim.hold(b);
+        sim.expect(b, address, BYTES, 1);
+        buffer.record_stream(b);
+        drop(buffer);
+
+        let next: TypedAllocation<f32> = allocator.typed(LEN, a).unwrap();
+        assert_ne!(next.address(), address, "handed out while the other stream reads it");
+        sim.write(a, next.address(), BYTES, 7);
+        sim.release(b);
+        assert_eq!(sim.mismatches(), Vec::<String>::new());
+
+        let after: TypedAllocation<f32> = allocator.typed(LEN, a).unwrap();
+        assert_eq!(after.address(), address, "still kept back when the other stream is done");
+        allocator.verify().unwrap();
+    }
+    sim.assert_clean();
+}
+
+#[test]
+fn a_naive_allocator_spoils_it() {
+    let (sim, a, b) = device();
+    let mut naive = Naive::new(Arc::new(sim.clone()));
+    let address = naive.alloc(BYTES, a);
+    sim.write(a, address, BYTES, 1);
+    sim.hold(b);
+    sim.expect(b, address, BYTES, 1);
+    naive.free(address, BYTES, a);
+    let next = naive.alloc(BYTES, a);
+    sim.write(a, next, BYTES, 7);
+    sim.release(b);
+    assert!(!sim.mismatches().is_empty(), "the test sees no reuse");
+    naive.free(next, BYTES, a);
+}
+
+/// Buffers of two streams come and go at random while the other stream's readers are late.
+#[test]
+fn no_order_of_events_lets_data_be_spoiled() {
+    let (sim, a, b) = device();
+    let allocator = Allocator::simulated(sim.clone());
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut below = |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+    let mut live: Vec<(TypedAllocation<u8>, u64)> = Vec::new();
+    for stamp in 1..2000 {
+        let (home, other) = if below(2) == 0 { (a, b) } else { (b, a) };
+        match below(6) {
+            0 => sim.hold(other),
+            1 => sim.release(home),
+            2 | 3 if !live.is_empty() => {
+                let (buffer, value) = live.swap_remove(below(live.len() as u64) as usize);
+                let reader = if buffer.stream() == a { b } else { a };
+                // Only after the writer: data is handed over in order.
+                sim.release(buffer.stream());
+                sim.expect(reader, buffer.address(), buffer.num_bytes() as u64, value);
+                buffer.record_stream(reader);
+            }
+            _ => {
+                let buffer: TypedAllocation<u8> = allocator.typed(1 + below(3 << 20) as usize, home).unwrap();
+                sim.write(home, buffer.address(), buffer.num_bytes() as u64, stamp);
+                live.push((buffer, stamp));
+            }
+        }
+        assert_eq!(sim.mismatches(), Vec::<String>::new(), "after step {stamp}");
+    }
+    drop(live);
+    sim.release_all();
+    allocator.verify().unwrap();
+    drop(allocator);
+    sim.assert_clean();
+}
