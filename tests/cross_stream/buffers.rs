@@ -7,7 +7,7 @@ use gpucache::cudarc::driver::{CudaSlice, DevicePtr, DeviceSlice, PushKernelArg}
 use gpucache::device::sim::SimDevice;
 use gpucache::{Allocator, DeviceBuffer, Error};
 
-use super::cuda::{Gpu, LEN, elements};
+use super::cuda::{Gpu, LEN, assert_all, elements};
 
 fn is_shared<T: Send + Sync>() {}
 
@@ -18,8 +18,8 @@ fn buffers_may_cross_threads() {
     let allocator = gpu.allocator("");
     let buffer = allocator.clone_htod(&vec![3_u32; LEN], &gpu.a).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(gpu.b.clone_dtoh(&buffer).unwrap(), vec![3; LEN]));
-        scope.spawn(|| assert_eq!(buffer.to_vec().unwrap(), vec![3; LEN]));
+        scope.spawn(|| assert_all(&gpu.b.clone_dtoh(&buffer).unwrap(), 3, "spoilt"));
+        scope.spawn(|| assert_all(&buffer.to_vec().unwrap(), 3, "spoilt"));
     });
     std::thread::spawn(move || drop(buffer)).join().unwrap();
     assert_eq!(allocator.memory_allocated(), 0);
@@ -76,12 +76,12 @@ fn copies_of_pinned_memory_do_not_wait() {
     }
     drop((buffer, source));
     gpu.finish();
-    assert_eq!(target[..], vec![6; LEN]);
+    assert_all(&target[..], 6, "spoilt");
     let short = allocator.alloc_zeros::<u32>(3, &gpu.a).unwrap();
     // SAFETY: refused.
     assert!(matches!(unsafe { short.copy_to_pinned(&mut target, &gpu.a) }, Err(Error::Buffer(_))));
     let copy = allocator.clone_htod(&target, &gpu.b).unwrap();
-    assert_eq!(copy.to_vec().unwrap(), vec![6; LEN]);
+    assert_all(&copy.to_vec().unwrap(), 6, "spoilt");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn uses_by_two_streams_keep_their_order() {
     gpu.add_on(&mut buffer, &gpu.b, 1);
     let copy = allocator.clone_dtod(&buffer, &gpu.a).unwrap();
     gpu.finish();
-    assert_eq!(copy.to_vec().unwrap(), vec![3; LEN]);
+    assert_all(&copy.to_vec().unwrap(), 3, "spoilt");
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn the_slice_of_cudarc_does_not_free_the_block() {
     {
         let whole = buffer.as_cuda_slice();
         let slice: &CudaSlice<u32> = &whole;
-        assert_eq!(gpu.b.clone_dtoh(slice).unwrap(), vec![5; LEN]);
+        assert_all(&gpu.b.clone_dtoh(slice).unwrap(), 5, "spoilt");
         assert_eq!(slice.slice(1..3).len(), 2);
     }
-    assert_eq!(buffer.to_vec().unwrap(), vec![5; LEN]);
+    assert_all(&buffer.to_vec().unwrap(), 5, "spoilt");
     drop(buffer);
     allocator.verify().unwrap();
 }
