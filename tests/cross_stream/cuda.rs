@@ -34,6 +34,13 @@ impl Gpu {
         let module = context.load_module(Ptx::from_src(include_str!("kernels.ptx"))).unwrap();
         let gpu = Gpu { device: Arc::new(device), a, b, module, driver };
         if gpu.driver.fake().is_none() {
+            // `cargo test` finds the fake driver beside the test binaries when it was built.
+            if gpu.module.load_function("spin").is_err() {
+                println!(
+                    "skipped: this driver has no kernels of ours; .ci/fake-cuda.sh runs this on the fake driver"
+                );
+                return None;
+            }
             gpu.load_kernels();
         }
         Some(gpu)
