@@ -111,7 +111,8 @@ impl Core {
             // The graph orders only what was captured: work queued before is still running, for all it knows.
             let captured = state.slab[block.block].pool != DEFAULT_POOL
                 && uses.streams.iter().all(|s| uses.during_activity.contains(s));
-            if !captured && !mirror {
+            // Nor does it know of uses that an event stands for.
+            if (!captured && !mirror) || !uses.recorded.is_empty() {
                 return None;
             }
             uses.streams.clone()
