@@ -46,7 +46,7 @@ fn parse(text: &str) -> BTreeMap<String, Samples> {
     let mut lines = body.lines();
     while let Some(line) = lines.next() {
         if let Some(help) = line.strip_prefix("# HELP ") {
-            family = help.split_once(' ').expect("a text").0.to_owned();
+            family = help.split_once(' ').map(|(name, _)| name.to_owned()).expect("a text");
             let kind =
                 lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {family} "))).expect(line);
             suffix = match kind {
