@@ -302,6 +302,24 @@ fn forecast_refuses_what_does_not_go_together() {
 }
 
 #[test]
+fn verify_as_json() {
+    let folder = Folder::new("verify");
+    let copy = |from: &str, to: &str| fs::copy(golden(from), folder.0.join(to)).unwrap();
+    copy("rules/coalesce_both.default.req.zst", "a.req.zst");
+    copy("rules/coalesce_both.default.obs.zst", "a.obs.zst");
+    copy("rules/coalesce_both.default.req.zst", "b.req.zst");
+    copy("rules/coalesce_prev.default.obs.zst", "b.obs.zst");
+    let output = folder.run(&["verify", "--json", folder.0.to_str().unwrap()]);
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!((&lines[0]["case"], &lines[0]["ok"]), (&"a".into(), &true.into()));
+    assert!(lines[0]["requests"].as_u64().unwrap() > 0);
+    assert!(lines[1]["reason"].as_str().unwrap().contains("different recordings"));
+    assert_eq!(lines[2], serde_json::json!({"passed": 1, "failed": 1}));
+}
+
+#[test]
 fn completions_name_every_command() {
     let folder = Folder::new("completions");
     for shell in ["bash", "zsh", "fish"] {

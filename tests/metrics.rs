@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // not only in functions that are tests
 #![allow(clippy::float_cmp)] // small integers
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,14 +16,10 @@ use gpucache::device::sim::SimDevice;
 use gpucache::export::{Exported, exports_in};
 use gpucache::metrics::{AllocatorCollector, Figures, JsonLogger, Kind, Number, families, openmetrics_text};
 use gpucache::{Allocation, Allocator, HistoryOptions};
-use openmetrics_parser::openmetrics::parse_openmetrics;
-use openmetrics_parser::{MetricNumber, MetricsExposition, OpenMetricsType, OpenMetricsValue};
 
 #[allow(dead_code)] // its main
 #[path = "../examples/metrics_http.rs"]
 mod metrics_http;
-
-type Scrape = MetricsExposition<OpenMetricsType, OpenMetricsValue>;
 
 fn gpu(ordinal: u32) -> Allocator {
     Allocator::simulated(SimDevice::builder().total_memory(1 << 30).ordinal(ordinal).build())
@@ -36,27 +33,47 @@ fn fill(gpu: &Allocator) -> Vec<Allocation> {
     live
 }
 
-/// The number with these labels (in any order).
-fn value(scrape: &Scrape, family: &str, labels: &[(&str, &str)]) -> Option<f64> {
-    let family = &scrape.families[family];
-    let sample = family.iter_samples().find(|sample| {
-        let known = sample.get_labelset().unwrap();
-        labels.iter().all(|(name, value)| known.get_label_value(name) == Some(*value))
-    })?;
-    let number = match &sample.value {
-        OpenMetricsValue::Gauge(number) => number,
-        OpenMetricsValue::Counter(counter) => &counter.value,
-        other => panic!("{other:?}"),
-    };
-    Some(match number {
-        MetricNumber::Int(value) => *value as f64,
-        MetricNumber::Float(value) => *value,
-    })
+/// Samples of one family: labels as they stand in the text, and the number.
+type Samples = Vec<(String, f64)>;
+
+/// A strict reader of the OpenMetrics that is used here: each family once, with HELP and TYPE in front of its samples,
+/// counters with `_total`, and an end. (`scripts/scrape.py` asks Prometheus' own reader.)
+fn parse(text: &str) -> BTreeMap<String, Samples> {
+    let body = text.strip_suffix("# EOF\n").expect("an end");
+    let mut families: BTreeMap<String, Samples> = BTreeMap::new();
+    let mut family = String::new();
+    let mut suffix = "";
+    let mut lines = body.lines();
+    while let Some(line) = lines.next() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            family = help.split_once(' ').map(|(name, _)| name.to_owned()).expect("a text");
+            let kind =
+                lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {family} "))).expect(line);
+            suffix = match kind {
+                "counter" => "_total",
+                "gauge" => "",
+                other => panic!("{other}"),
+            };
+            assert!(families.insert(family.clone(), Vec::new()).is_none(), "{family} comes twice");
+            continue;
+        }
+        let sample = line.strip_prefix(&format!("{family}{suffix}{{")).expect(line);
+        let (labels, number) = sample.rsplit_once("} ").expect(line);
+        let samples = families.get_mut(&family).expect(line);
+        assert!(samples.iter().all(|(known, _)| known != labels), "{line} comes twice");
+        samples.push((labels.to_owned(), number.parse().expect(line)));
+    }
+    families
 }
 
-fn scrape(collector: &AllocatorCollector) -> Scrape {
-    let text = openmetrics_text(collector).unwrap();
-    parse_openmetrics(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+/// The number with these labels; each value must stand in quotes.
+fn value(scrape: &BTreeMap<String, Samples>, family: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let has = |text: &str| labels.iter().all(|(name, value)| text.contains(&format!("{name}=\"{value}\"")));
+    scrape[family].iter().find(|(text, _)| has(text)).map(|(_, number)| *number)
+}
+
+fn scrape(collector: &AllocatorCollector) -> BTreeMap<String, Samples> {
+    parse(&openmetrics_text(collector).unwrap())
 }
 
 #[test]
@@ -104,11 +121,11 @@ fn blocks_by_size_and_fragmentation() {
 fn ages_come_from_the_history() {
     let gpu = gpu(0);
     let collector = AllocatorCollector::new([&gpu]).with_ages();
-    let live = |scrape: &Scrape, le| {
+    let live = |scrape: &BTreeMap<String, Samples>, le| {
         value(scrape, "gpucache_live_blocks_by_age", &[("pool", "small_pool"), ("le", le)])
     };
     let unknown = gpu.alloc(512).unwrap();
-    assert!(!scrape(&collector).families.contains_key("gpucache_live_blocks_by_age"));
+    assert!(!scrape(&collector).contains_key("gpucache_live_blocks_by_age"));
     gpu.record_memory_history(Some(HistoryOptions::default()));
     let known = gpu.alloc(512).unwrap();
     thread::sleep(Duration::from_millis(11));
@@ -160,7 +177,7 @@ fn a_scrape_over_http() {
     };
     let (head, body) = get("/metrics");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
-    let scrape = parse_openmetrics(&body).unwrap();
+    let scrape = parse(&body);
     let labels = [("device", "0"), ("pool", "all")];
     let expected = Some(gpu.memory_allocated() as f64);
     assert_eq!(value(&scrape, "gpucache_allocated_bytes_current", &labels), expected);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -118,6 +119,12 @@ pub struct MachineGpu {
     /// The processes with a compute context; `None` where NVML does not say. In a container the ids may be those of the
     /// host.
     pub processes: Option<Vec<ProcessMemory>>,
+    /// Percent of the last moment in which a kernel ran; `None` where NVML does not say, as for the next two.
+    pub utilization: Option<u32>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Power draw in milliwatts.
+    pub power: Option<u32>,
 }
 
 /// What NVML says about the machine. It makes no CUDA context.
@@ -143,6 +150,9 @@ fn gpu(index: u32, device: &Device<'_>) -> MachineGpu {
         pci_bus_id: device.pci_info().map(|p| p.bus_id).unwrap_or_default(),
         memory: memory_of(device),
         processes: processes_of(device),
+        utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
+        temperature: device.temperature(TemperatureSensor::Gpu).ok(),
+        power: device.power_usage().ok(),
     }
 }
 

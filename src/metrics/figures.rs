@@ -70,8 +70,8 @@ pub struct PrivatePool {
 }
 
 impl Figures {
-    /// Reads an allocator without its history: a few microseconds, and a millisecond per 10,000 blocks. Allocations
-    /// of other threads wait for one stream's blocks at a time.
+    /// Reads an allocator without its history, in time that grows with the number of blocks. Allocations of other
+    /// threads wait while the statistics, and while their stream's blocks, are read.
     pub fn of(allocator: &Allocator) -> Self {
         Self::read(allocator, None)
     }

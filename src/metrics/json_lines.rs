@@ -74,7 +74,7 @@ impl<W: Write> JsonLogger<W> {
     pub fn log(&mut self) -> io::Result<bool> {
         let Some(allocator) = self.allocator.upgrade() else { return Ok(false) };
         let figures = Figures::of(&allocator);
-        // A thread that logs must not be the one that closes the allocator later than needed.
+        // Before the writer blocks: this handle would keep the allocator open meanwhile.
         drop(allocator);
         // In one piece, so that lines of several processes don't mix.
         let line = format!("{}\n", self.line(&figures));

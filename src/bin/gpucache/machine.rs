@@ -1,14 +1,8 @@
 //! The GPUs of this machine with their processes: what NVML tells, joined with what processes export.
 
-use std::collections::BTreeMap;
-use std::fs;
-
+use gpucache::device::{ProcessMemory, nvml};
 use gpucache::export::{self, Exported};
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
-use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
-use nvml_wrapper::{Device, Nvml};
+use gpucache::observe::processes::process_name;
 use serde::Serialize;
 
 /// Everything at one moment.
@@ -105,93 +99,26 @@ impl From<&Exported> for Figures {
     }
 }
 
-/// Where figures come from. NVML is started once: that takes a while.
-pub(crate) struct Source {
-    nvml: Result<Nvml, NvmlError>,
-}
-
-impl Source {
-    pub(crate) fn open() -> Self {
-        Source { nvml: Nvml::init() }
-    }
-
-    pub(crate) fn read(&self) -> Machine {
-        let mut machine = match &self.nvml {
-            Ok(nvml) => read_nvml(nvml).unwrap_or_else(|error| without_nvml(&error)),
-            Err(error) => without_nvml(error),
+impl Machine {
+    /// What NVML and the export files say now.
+    pub(crate) fn read() -> Self {
+        let mut machine = match nvml::machine() {
+            Ok(known) => Machine::of_nvml(known),
+            Err(reason) => Machine { nvml_error: Some(reason), ..Machine::default() },
         };
         machine.join(&export::exports());
         machine
     }
-}
 
-fn without_nvml(error: &NvmlError) -> Machine {
-    Machine { nvml_error: Some(error.to_string()), ..Machine::default() }
-}
-
-fn read_nvml(nvml: &Nvml) -> Result<Machine, NvmlError> {
-    let mut machine = Machine {
-        driver_version: nvml.sys_driver_version().ok(),
-        cuda_version: nvml.sys_cuda_driver_version().ok().map(|v| format!("{}.{}", v / 1000, v % 1000 / 10)),
-        ..Machine::default()
-    };
-    for index in 0..nvml.device_count()? {
-        machine.gpus.push(read_gpu(&nvml.device_by_index(index)?, index, nvml)?);
+    fn of_nvml(known: nvml::Machine) -> Self {
+        Machine {
+            driver_version: known.driver_version,
+            cuda_version: known.cuda_version.map(|v| format!("{}.{}", v / 1000, v % 1000 / 10)),
+            nvml_error: None,
+            gpus: known.gpus.into_iter().map(Gpu::of_nvml).collect(),
+        }
     }
-    Ok(machine)
-}
 
-fn read_gpu(device: &Device<'_>, index: u32, nvml: &Nvml) -> Result<Gpu, NvmlError> {
-    let memory = device.memory_info()?;
-    Ok(Gpu {
-        index,
-        uuid: device.uuid().ok(),
-        name: device.name()?,
-        simulated: false,
-        memory_total: memory.total,
-        memory_used: Some(memory.used),
-        memory_free: Some(memory.free),
-        utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
-        temperature: device.temperature(TemperatureSensor::Gpu).ok(),
-        power: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1000.0),
-        processes: read_processes(device, nvml),
-    })
-}
-
-/// The processes by id. One with several contexts is listed several times, and one that also draws twice.
-fn read_processes(device: &Device<'_>, nvml: &Nvml) -> Vec<Process> {
-    let compute = device.running_compute_processes().unwrap_or_default();
-    let mut found: BTreeMap<u32, Option<u64>> = BTreeMap::new();
-    for process in &compute {
-        let used = used(process);
-        found.entry(process.pid).and_modify(|sum| *sum = sum.zip(used).map(|(a, b)| a + b)).or_insert(used);
-    }
-    for process in device.running_graphics_processes().unwrap_or_default() {
-        found.entry(process.pid).or_insert_with(|| used(&process));
-    }
-    let with_name = |(pid, used_memory)| Process {
-        pid: u64::from(pid),
-        name: process_name(pid).or_else(|| nvml.sys_process_name(pid, 64).ok()).unwrap_or_default(),
-        used_memory,
-        gpucache: None,
-    };
-    found.into_iter().map(with_name).collect()
-}
-
-fn used(process: &ProcessInfo) -> Option<u64> {
-    match process.used_gpu_memory {
-        UsedGpuMemory::Used(bytes) => Some(bytes),
-        UsedGpuMemory::Unavailable => None,
-    }
-}
-
-fn process_name(pid: u32) -> Option<String> {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    // Any process can give itself any name.
-    Some(name.trim_end().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
-}
-
-impl Machine {
     /// All processes, each with its GPU.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (&Gpu, &Process)> {
         self.gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |process| (gpu, process)))
@@ -244,6 +171,29 @@ impl Machine {
 }
 
 impl Gpu {
+    fn of_nvml(known: nvml::MachineGpu) -> Self {
+        let memory = known.memory.unwrap_or_default();
+        let process = |process: ProcessMemory| Process {
+            pid: u64::from(process.pid),
+            name: name_of(process.pid),
+            used_memory: process.used,
+            gpucache: None,
+        };
+        Gpu {
+            index: known.index,
+            uuid: Some(known.uuid),
+            name: known.name,
+            simulated: false,
+            memory_total: memory.total,
+            memory_used: known.memory.map(|memory| memory.used),
+            memory_free: known.memory.map(|memory| memory.free),
+            utilization: known.utilization,
+            temperature: known.temperature,
+            power: known.power.map(|milliwatts| f64::from(milliwatts) / 1000.0),
+            processes: known.processes.unwrap_or_default().into_iter().map(process).collect(),
+        }
+    }
+
     /// The figures of all exporting processes together; `None` if there are none.
     pub(crate) fn exported(&self) -> Option<Figures> {
         let mut sum = Figures::default();
@@ -253,6 +203,12 @@ impl Gpu {
             .for_each(|figures| sum.add(figures));
         (sum.allocators > 0).then_some(sum)
     }
+}
+
+/// Any process can give itself any name, also one that confuses a terminal.
+fn name_of(pid: u32) -> String {
+    let name = process_name(pid).unwrap_or_default();
+    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::thread;
 
 use gpucache::replay::{Divergence, verify_case};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
 
 use crate::cases::{self, Case};
 use crate::{CommandResult, TROUBLE};
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Print only the recordings that diverge, and the last line
     #[arg(long, short)]
     quiet: bool,
+    /// Print a line of JSON per recording and one with the counts
+    #[arg(long)]
+    json: bool,
 }
 
 type Verdict = Result<u64, Divergence>;
@@ -38,7 +42,11 @@ type Verdict = Result<u64, Divergence>;
 pub(crate) fn run(args: &Args) -> CommandResult {
     let cases = cases::find(&args.paths)?;
     let (passed, failed) = verify_all(&cases, args);
-    println!("{passed} passed, {failed} failed");
+    if args.json {
+        println!("{}", json!({"passed": passed, "failed": failed}));
+    } else {
+        println!("{passed} passed, {failed} failed");
+    }
     if cases.is_empty() {
         eprintln!("gpucache: no recordings (NAME.req.zst and NAME.obs.zst) found");
         return Ok(ExitCode::from(TROUBLE));
@@ -64,7 +72,7 @@ fn verify_all(cases: &[Case], args: &Args) -> (usize, usize) {
             });
         }
         drop(sender);
-        print_in_order(cases, &verdicts, args.quiet)
+        print_in_order(cases, &verdicts, args)
     })
 }
 
@@ -76,7 +84,7 @@ fn take<'a>(cases: &'a [Case], next: &AtomicUsize) -> Option<(usize, &'a Case)> 
 fn print_in_order(
     cases: &[Case],
     verdicts: &mpsc::Receiver<(usize, Verdict)>,
-    quiet: bool,
+    args: &Args,
 ) -> (usize, usize) {
     let bar = progress(cases.len());
     let mut waiting = BTreeMap::new();
@@ -86,17 +94,10 @@ fn print_in_order(
         bar.inc(1);
         while let Some(verdict) = waiting.remove(&(passed + failed)) {
             let name = &cases[passed + failed].name;
-            match verdict {
-                Ok(_) => {
-                    passed += 1;
-                    if !quiet {
-                        bar.suspend(|| println!("ok {name}"));
-                    }
-                }
-                Err(divergence) => {
-                    failed += 1;
-                    bar.suspend(|| print_divergence(name, &divergence));
-                }
+            *(if verdict.is_ok() { &mut passed } else { &mut failed }) += 1;
+            if verdict.is_err() || !args.quiet {
+                let text = if args.json { json_line(name, &verdict) } else { text_lines(name, &verdict) };
+                bar.suspend(|| println!("{text}"));
             }
         }
     }
@@ -104,11 +105,25 @@ fn print_in_order(
     (passed, failed)
 }
 
-fn print_divergence(name: &str, divergence: &Divergence) {
-    println!("DIVERGES {name} {divergence}");
-    for line in &divergence.context {
-        println!("    {line}");
+fn text_lines(name: &str, verdict: &Verdict) -> String {
+    match verdict {
+        Ok(_) => format!("ok {name}"),
+        Err(divergence) => {
+            let context = divergence.context.iter().map(|line| format!("    {line}"));
+            let head = format!("DIVERGES {name} {divergence}");
+            [head].into_iter().chain(context).collect::<Vec<_>>().join("\n")
+        }
     }
+}
+
+fn json_line(name: &str, verdict: &Verdict) -> String {
+    match verdict {
+        Ok(requests) => json!({"case": name, "ok": true, "requests": requests}),
+        Err(Divergence { request, reason, context }) => {
+            json!({"case": name, "ok": false, "request": request, "reason": reason, "context": context})
+        }
+    }
+    .to_string()
 }
 
 fn progress(cases: usize) -> ProgressBar {

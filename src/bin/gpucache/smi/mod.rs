@@ -11,7 +11,7 @@ use std::time::Duration;
 use fields::{AppRow, Format, GpuRow, choose, csv, of_apps, of_gpus};
 
 use crate::CommandResult;
-use crate::machine::{Gpu, Machine, Source};
+use crate::machine::{Gpu, Machine};
 
 /// GPUs and their processes, with gpucache's figures beside each process that exports them
 ///
@@ -46,11 +46,10 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> CommandResult {
-    let source = Source::open();
     // What is wrong with the fields is said before the first reading, and also on a machine without a GPU.
     show(args, &Machine::default())?;
     loop {
-        let machine = select(source.read(), &args.id)?;
+        let machine = select(Machine::read(), &args.id)?;
         let text = show(args, &machine)?;
         let mut out = anstream::stdout();
         if args.watch.is_some() && !args.json && std::io::stdout().is_terminal() {

@@ -12,7 +12,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::CommandResult;
-use crate::machine::Source;
+use crate::machine::Machine;
 use state::State;
 
 /// A live view of GPUs and of the processes that export their figures
@@ -30,10 +30,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> CommandResult {
-    let source = Source::open();
     if args.json {
         loop {
-            writeln!(std::io::stdout(), "{}", serde_json::to_string(&source.read())?)?;
+            writeln!(std::io::stdout(), "{}", serde_json::to_string(&Machine::read())?)?;
             thread::sleep(args.interval);
         }
     }
@@ -41,17 +40,17 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         return Err("top needs a terminal: use `gpucache top --json` or `gpucache smi` in a script".into());
     }
     let mut terminal = ratatui::try_init()?;
-    let ended = watch(&mut terminal, &source, args.interval);
+    let ended = watch(&mut terminal, args.interval);
     ratatui::restore();
     ended?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn watch(terminal: &mut DefaultTerminal, source: &Source, interval: Duration) -> std::io::Result<()> {
+fn watch(terminal: &mut DefaultTerminal, interval: Duration) -> std::io::Result<()> {
     let mut state = State::default();
     loop {
         if !state.stopped {
-            state.take(source.read(), Instant::now());
+            state.take(Machine::read(), Instant::now());
         }
         let next = Instant::now() + interval;
         loop {
