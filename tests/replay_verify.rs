@@ -142,7 +142,7 @@ fn what_varies_from_run_to_run_is_not_compared() {
 #[test]
 fn what_cannot_be_replayed_is_a_verdict() {
     let case = Altered::new("broken", "cap_oom.default");
-    let mut check = |req: &str, obs: &str, reason: &str| {
+    let check = |req: &str, obs: &str, reason: &str| {
         let divergence = case.verify(req, obs).expect_err(reason);
         assert!(divergence.to_string().contains(reason), "{divergence}");
     };

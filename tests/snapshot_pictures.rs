@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests, too
 #![cfg(all(feature = "plot", feature = "import"))]
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpucache::import::read_snapshot;
@@ -70,11 +70,10 @@ fn fill(
         });
     };
     event(TraceAction::SegmentAlloc, base, size, &Frames::None);
-    let cuts: BTreeMap<u64, ()> =
-        (0..count - 1).map(|_| (512 * (1 + random.below(size / 512 - 1)), ())).collect();
+    let cuts: BTreeSet<u64> = (0..count - 1).map(|_| 512 * (1 + random.below(size / 512 - 1))).collect();
     let mut at = 0;
     let mut blocks = Vec::new();
-    for end in cuts.into_keys().chain([size]) {
+    for end in cuts.into_iter().chain([size]) {
         let frame = Frame {
             name: "forward".into(),
             filename: format!("model/layers/block{}.py", random.below(14)).into(),

@@ -269,6 +269,6 @@ impl fmt::Debug for Allocation {
             .field("address", &format_args!("{:#x}", self.address))
             .field("len", &self.requested)
             .field("stream", &self.stream())
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -182,6 +182,14 @@ pub type DeviceResult<T> = Result<T, DeviceError>;
 ///
 /// Sizes and addresses are in bytes. An implementation makes the right context current in every call and
 /// leaves no sticky error behind. Calls with a default body are optional abilities.
+///
+/// # Errors
+///
+/// Every call fails in the same ways: [`DeviceError::OutOfMemory`] when it would need memory that the device (or the
+/// host, for pinned memory) cannot give, [`DeviceError::NotSupported`] for an ability that the device or its driver
+/// lacks, [`DeviceError::ShuttingDown`] once the driver is being unloaded, and [`DeviceError::Driver`] with the driver's
+/// own code for the rest, such as an address or a handle that it does not know. A call that fails has changed nothing.
+#[allow(clippy::missing_errors_doc, reason = "said once above: each call forwards the driver's answer")]
 pub trait Device: Send + Sync + fmt::Debug + 'static {
     /// What is fixed about the device.
     fn properties(&self) -> &DeviceProperties;

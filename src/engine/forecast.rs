@@ -1,6 +1,7 @@
 //! What a request would do, without doing it; and growing ahead of need.
 
 use super::Core;
+use super::private::Route;
 use super::shard::{DEFAULT_POOL, ShardState};
 use crate::device::Stream;
 use crate::error::{Error, Result};
@@ -44,7 +45,7 @@ impl Core {
         if bytes == 0 {
             return Ok(Forecast::Hit { block_size: 0 });
         }
-        let route = if self.any_pool_active() { self.route(stream) } else { Default::default() };
+        let route = if self.any_pool_active() { self.route(stream) } else { Route::default() };
         let (segment_size, hit) = {
             let mut state = self.shard(stream).lock();
             let request = state.request(bytes, route, 0, Location::caller());

@@ -4,7 +4,6 @@ use super::{Core, attention};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::size::Rules;
-use crate::stats::Stat;
 
 impl Core {
     pub(crate) fn set_fraction(&self, fraction: f64) -> Result<()> {
@@ -73,15 +72,6 @@ impl Core {
     pub(super) fn exceeds_cap(&self, more: u64) -> bool {
         let ledger = self.ledger.lock();
         ledger.allowed_max.is_some_and(|max| ledger.total_reserved.saturating_add(more) > max)
-    }
-
-    pub(crate) fn max_split_at_start(&self) -> i64 {
-        self.max_split_at_start
-    }
-
-    /// `oversize_segments` and its like, for the statistics.
-    pub(super) fn oversize_segments(&self) -> Stat {
-        self.ledger.lock().oversize_segments
     }
 }
 

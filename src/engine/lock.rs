@@ -88,7 +88,9 @@ mod tests {
                 std::thread::spawn(move || (0..20_000).for_each(|_| *lock.lock() += 1))
             })
             .collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert_eq!(*lock.lock(), 80_000);
     }
 }

@@ -123,13 +123,11 @@ impl Shards {
     /// The shard at a place in the order of creation.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Shard> {
-        match self.indexed.get(index as usize) {
-            Some(slot) => slot.get().map(|s| &**s),
-            None => {
-                let stream = self.list.read().get(index as usize)?.stream;
-                self.get(stream).map(|s| &**s)
-            }
+        if let Some(slot) = self.indexed.get(index as usize) {
+            return slot.get().map(|s| &**s);
         }
+        let stream = self.list.read().get(index as usize)?.stream;
+        self.get(stream).map(|s| &**s)
     }
 
     /// All shards by ascending stream handle: the order of PyTorch's free sets [spec 3.1].

@@ -77,7 +77,7 @@ fn check_block(
             fault("was not merged with the block before it");
         }
     }
-    if block.size == 0 || block.size % 512 != 0 {
+    if block.size == 0 || !block.size.is_multiple_of(512) {
         fault("has an impossible size");
     }
     if (block.kind, block.pool, block.reservation) != (first.kind, first.pool, first.reservation) {

@@ -148,20 +148,17 @@ mod tests {
             let mut model = BTreeMap::new();
             for (op, units, spot) in ops {
                 let (size, addr) = (units * 512, spot << 20);
-                match op {
-                    0..=2 => {
-                        if model.keys().any(|&(_, a)| a == addr) { continue; }
-                        let id = slab.insert(Block::segment(addr, size, 0, PoolKind::Small, NO_RESERVATION));
-                        index.insert(&mut slab, id);
-                        model.insert((size, addr), id);
-                    }
-                    _ => {
-                        let key = if op == 3 { model.range((size, 0)..).next() } else { model.iter().nth(spot as usize % model.len().max(1)) };
-                        let Some((&key, &id)) = key else { continue };
-                        index.remove(&mut slab, id);
-                        slab.remove(id);
-                        model.remove(&key);
-                    }
+                if op <= 2 {
+                    if model.keys().any(|&(_, a)| a == addr) { continue; }
+                    let id = slab.insert(Block::segment(addr, size, 0, PoolKind::Small, NO_RESERVATION));
+                    index.insert(&mut slab, id);
+                    model.insert((size, addr), id);
+                } else {
+                    let key = if op == 3 { model.range((size, 0)..).next() } else { model.iter().nth(spot as usize % model.len().max(1)) };
+                    let Some((&key, &id)) = key else { continue };
+                    index.remove(&mut slab, id);
+                    slab.remove(id);
+                    model.remove(&key);
                 }
                 let want = model.range((size, 0)..).next().map(|(_, &id)| id);
                 prop_assert_eq!(index.best_fit(size), want);

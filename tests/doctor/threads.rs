@@ -19,7 +19,9 @@ fn explaining_does_not_disturb_others() {
                 let stream = Stream::from_raw(n);
                 for round in 0..100 {
                     let held: Vec<_> = (1..8).map_while(|k| gpu.alloc_on(k * 7 * MIB, stream).ok()).collect();
-                    held.iter().for_each(|block| block.record_stream(Stream::from_raw(round % 4)));
+                    for block in &held {
+                        block.record_stream(Stream::from_raw(round % 4));
+                    }
                 }
             });
         }

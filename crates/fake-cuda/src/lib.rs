@@ -10,7 +10,7 @@
 //! | `FAKE_CUDA_DEVICES` | number of GPUs; 0 makes `cuInit` answer "no device" | 1 |
 //! | `FAKE_CUDA_MEMORY` | bytes of each GPU | 80 GiB |
 //! | `FAKE_CUDA_INIT` | error number that `cuInit` answers | 0 |
-//! | `FAKE_CUDA_FAIL` | `NAME:NTH:CODE`: that call fails, see [`control::fake_cuda_fail`] | none |
+//! | `FAKE_CUDA_FAIL` | `NAME:NTH:CODE`: that call fails, see `fake_cuda_fail` in `control` | none |
 //! | `FAKE_CUDA_LOG` | file to which every call is appended | none |
 //! | `FAKE_CUDA_STRICT` | exit with status 86 if anything leaked or was misused | off |
 #![allow(non_snake_case)] // the driver's names
