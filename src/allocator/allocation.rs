@@ -125,7 +125,7 @@ impl Allocation {
     pub(crate) fn await_event(&self, stream: Stream, event: impl FnOnce() -> Event) -> bool {
         match self.home() {
             Some((core, shard)) if !self.block.is_none() && !core.is_forked() => {
-                core.await_event(shard, self.block, stream, event());
+                shard.await_event(self.block, stream, event());
                 true
             }
             _ => false,
@@ -139,8 +139,8 @@ impl Allocation {
 
     /// Takes a recorded stream back, for which an event stands now.
     pub(crate) fn forget_stream(&self, stream: Stream) {
-        if let Some((core, shard)) = self.home() {
-            core.forget_stream(shard, self.block, stream);
+        if let Some(shard) = self.shard() {
+            shard.forget_stream(self.block, stream);
         }
     }
 

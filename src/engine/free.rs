@@ -89,18 +89,20 @@ impl Core {
             uses.during_activity.push(stream);
         }
     }
+}
 
+impl Shard {
     /// Notes that a live block may be used until `event`, which was recorded on `stream`. The stream is only a
     /// name here, so that it may be gone by the time of the free. The event is the allocator's from now on.
-    pub(crate) fn await_event(&self, shard: &Shard, id: BlockId, stream: Stream, event: Event) {
-        let mut state = shard.lock();
+    pub(crate) fn await_event(&self, id: BlockId, stream: Stream, event: Event) {
+        let mut state = self.lock();
         state.slab[id].has_uses = true;
         state.uses.entry(id).or_default().recorded.push((stream, event));
     }
 
     /// Takes back that `stream` uses a block: an event that the block awaits stands for it.
-    pub(crate) fn forget_stream(&self, shard: &Shard, id: BlockId, stream: Stream) {
-        if let Some(uses) = shard.lock().uses.get_mut(&id) {
+    pub(crate) fn forget_stream(&self, id: BlockId, stream: Stream) {
+        if let Some(uses) = self.lock().uses.get_mut(&id) {
             uses.streams.retain(|known| *known != stream);
             uses.during_activity.retain(|known| *known != stream);
         }
