@@ -10,10 +10,10 @@ mod error;
 pub mod export;
 #[cfg(feature = "import")]
 pub mod import;
-#[cfg(feature = "metrics")]
-pub mod metrics;
 #[cfg(feature = "dlpack")]
 pub mod interop;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod observe;
 #[cfg(any(feature = "export", feature = "metrics"))]
 mod periodic;
@@ -32,9 +32,9 @@ pub use allocator::{
     KeptSegment, MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
 };
 pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
-pub use buffer::{DeviceBuffer, TypedAllocation};
 #[cfg(unix)]
 pub use allocator::{OpenedBlock, SharedBlock};
+pub use buffer::{DeviceBuffer, TypedAllocation};
 pub use config::Config;
 pub use cudarc;
 pub use device::cuda::{device_count, device_properties, is_available};

@@ -93,7 +93,9 @@ impl Reservations {
             let mapped = reservation.pages.iter().enumerate().filter(|(_, page)| page.is_some());
             for address in mapped.map(|(index, _)| reservation.base + index as u64 * reservation.page) {
                 match runs.last_mut() {
-                    Some((start, bytes)) if *start >= reservation.base && *start + *bytes == address => *bytes += reservation.page,
+                    Some((start, bytes)) if *start >= reservation.base && *start + *bytes == address => {
+                        *bytes += reservation.page;
+                    }
                     _ => runs.push((address, reservation.page)),
                 }
             }

@@ -36,10 +36,10 @@ mod oom;
 mod private;
 mod release;
 mod scope;
-#[cfg(unix)]
-pub(crate) mod share;
 mod shard;
 mod shards;
+#[cfg(unix)]
+pub(crate) mod share;
 mod shared;
 mod snapshot;
 mod trace;

@@ -1,0 +1,7 @@
+//! Recordings: the files, and their replay.
+#![cfg(feature = "replay")]
+#![allow(clippy::unwrap_used)] // not only in functions that are tests
+
+mod format;
+mod golden;
+mod verify;
