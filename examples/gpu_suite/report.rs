@@ -50,7 +50,7 @@ impl Report {
     }
 
     fn add(&mut self, row: Row) {
-        println!("{:<8} {:<40} {:>8.2} s  {}", row.mark.word(), row.name, row.time.as_secs_f64(), row.text);
+        println!("{:<8} {:<72} {:>8.2} s  {}", row.mark.word(), row.name, row.time.as_secs_f64(), row.text);
         self.rows.push(row);
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::compare::Comparison;
 use super::gpu::{RecordedGpu, StreamControl};
 use super::header::{EventSet, Header};
-use super::observation::{Observation, TraceEvent};
+use super::observation::{Observation, Outcome, TraceEvent};
 use super::ordinals::Ordinals;
 use super::overlay::OverlaidDevice;
 use super::reader::{ObservationReader, RequestReader};
@@ -149,14 +149,20 @@ impl Case {
         Ok(Case { header, observed_header, requests, observations })
     }
 
-    /// Plays everything on the device, also after a difference.
+    /// Plays everything on the device, also after a difference, and gives all memory back in any case.
     fn run(&self, device: &Arc<dyn Device>, progress: &AtomicU64) -> Result<Run, Divergence> {
         let device = Arc::new(OverlaidDevice::new(Arc::clone(device), self.header.total_memory));
         let own: Arc<dyn Device> = Arc::<OverlaidDevice>::clone(&device);
         let allocator = allocator(&self.header, own).map_err(|e| at(progress, e))?;
-        let mut comparison = Comparison::new(&self.observed_header).map_err(|e| at(progress, e))?;
         let mut player = Player::new(allocator, &self.header, StreamControl::Overlaid(Arc::clone(&device)));
         player.plan(&self.requests);
+        let run = self.play(&mut player, &device, progress);
+        let cleaned = player.clean_up().map_err(|e| at(progress, format!("giving everything back: {e}")));
+        run.and_then(|run| cleaned.map(|()| run))
+    }
+
+    fn play(&self, player: &mut Player, device: &OverlaidDevice, progress: &AtomicU64) -> Result<Run, Divergence> {
+        let mut comparison = Comparison::new(&self.observed_header).map_err(|e| at(progress, e))?;
         let mut ordinals = Ordinals::new(self.header.total_memory);
         let (mut run, mut context) = (Run::default(), Context::default());
         for (number, (request, observed)) in (0..).zip(self.requests.iter().zip(&self.observations)) {
@@ -166,16 +172,19 @@ impl Case {
             if device.ran_out() {
                 return Err(at(progress, "the device has too little free memory for this recording"));
             }
-            let got = comparison.events(&player);
+            let got = comparison.events(player);
             context.add(number, request, &played);
             run.recorded.follow(&observed.events);
             run.replayed.follow(&got);
             if run.difference.is_none() {
                 let here = ordinals.translate(observed, &got);
-                let outcome = comparison.check_with(&got, &player, request, &played, &here);
-                run.difference = outcome.err().map(|reason| {
-                    Divergence { request: number, reason, context: context.lines.iter().cloned().collect() }
-                });
+                let outcome = comparison.check_with(&got, player, request, &played, &here);
+                run.difference = outcome.err().map(|reason| context.divergence(number, reason));
+            }
+            if played.outcome == Outcome::Error && observed.outcome != Outcome::Error {
+                // Other addresses are no reason to fail.
+                let reason = played.error.map_or("an error".to_owned(), |error| error.to_string());
+                return Err(context.divergence(number, reason));
             }
             run.answers.push(Observation {
                 events: got,
@@ -187,7 +196,6 @@ impl Case {
             progress.store(number + 1, Ordering::Relaxed);
         }
         player.allocator().verify().map_err(|e| at(progress, format!("the end state is not consistent: {e}")))?;
-        player.clean_up().map_err(|e| at(progress, format!("giving everything back: {e}")))?;
         Ok(run)
     }
 

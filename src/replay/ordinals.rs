@@ -35,13 +35,13 @@ impl Ordinals {
     /// stands for the recording's n-th.
     pub(crate) fn translate(&mut self, observed: &Observation, got: &[TraceEvent]) -> Observation {
         let mut here = observed.clone();
-        // The result first: its segment may be new, but is never one that the same request gave back.
         let new = |action| got.iter().filter(move |e: &&TraceEvent| e.action == action).map(|e| e.address);
         let mut segments = new(TraceAction::SegmentAlloc);
         let mut maps = new(TraceAction::SegmentMap);
         for event in &mut here.events {
             self.event(event, &mut segments, &mut maps);
         }
+        // After the events: its segment may be new.
         if let Outcome::Address(address) = &mut here.outcome {
             *address = self.address(*address);
         }

@@ -90,7 +90,7 @@ fn verify(req: &Path, obs: &Path, progress: &AtomicU64) -> Result<u64, Divergenc
         let number = progress.load(Ordering::Relaxed);
         context.add(number, request, &played);
         if let Err(reason) = comparison.check(&player, request, &played, &observed) {
-            return Err(Divergence { request: number, reason, context: context.lines.into() });
+            return Err(context.divergence(number, reason));
         }
         progress.store(number + 1, Ordering::Relaxed);
     }
@@ -125,7 +125,7 @@ pub(super) fn allocator(header: &Header, device: Arc<dyn Device>) -> crate::Resu
 /// The last requests and their answers.
 #[derive(Debug, Default)]
 pub(super) struct Context {
-    pub(super) lines: VecDeque<String>,
+    lines: VecDeque<String>,
 }
 
 impl Context {
@@ -134,5 +134,8 @@ impl Context {
             self.lines.pop_front();
         }
         self.lines.push_back(format!("{number}: {request} -> {}", played.outcome));
+    }
+    pub(super) fn divergence(&self, request: u64, reason: String) -> Divergence {
+        Divergence { request, reason, context: self.lines.iter().cloned().collect() }
     }
 }
