@@ -29,7 +29,7 @@ pub mod units;
 
 pub use allocator::{
     Allocation, AllocationParts, Allocator, Builder, EmptyCacheReport, Forecast, HistoryOptions, KeptReason,
-    KeptSegment, MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
+    KeptSegment, ManagedUpstream, MemPool, PinnedAllocator, Scope, ScopeGuard, ScopeStats, Upstream,
 };
 pub use allocator::{CaptureScope, GraphPool, PoolCheckpoint, PoolRestore, PooledGraph};
 #[cfg(unix)]

@@ -8,6 +8,7 @@ mod diagnose;
 mod export;
 mod graph;
 mod hooks;
+mod managed;
 mod pinned;
 mod pool;
 mod raw;
@@ -25,6 +26,7 @@ pub use self::allocation::{Allocation, AllocationParts};
 pub use self::builder::Builder;
 pub use self::graph::{CaptureScope, GraphPool, PooledGraph};
 pub use self::pinned::PinnedAllocator;
+pub use self::managed::ManagedUpstream;
 pub use self::pool::MemPool;
 pub use self::scope::{Scope, ScopeGuard};
 #[cfg(unix)]

@@ -44,11 +44,27 @@ impl Comparison {
         played: &Played,
         observed: &Observation,
     ) -> Result<(), String> {
+        let got = self.events(player);
+        self.check_with(&got, player, request, played, observed)
+    }
+
+    /// The events since the last time, which are taken out of the allocator's history.
+    pub(crate) fn events(&self, player: &Player) -> Vec<TraceEvent> {
+        events::from_history(&player.allocator().take_history(), &self.stream_index)
+    }
+
+    /// Compares one request whose events were taken.
+    pub(crate) fn check_with(
+        &mut self,
+        got: &[TraceEvent],
+        player: &Player,
+        request: &Request,
+        played: &Played,
+        observed: &Observation,
+    ) -> Result<(), String> {
         self.freedom.follow(request, observed);
-        let history = player.allocator().take_history();
-        let got = events::from_history(&history, &self.stream_index);
-        self.check_outcome(request, played, observed, &got)?;
-        events::compare(self.event_set, &observed.events, &got)?;
+        self.check_outcome(request, played, observed, got)?;
+        events::compare(self.event_set, &observed.events, got)?;
         if observed.deltas.is_some() || observed.full.is_some() {
             let stats = player.allocator().memory_stats();
             self.check_row(&stats, observed)?;

@@ -1,10 +1,13 @@
 //! The simulated GPU of a replay: recorded addresses, and streams that are busy when the recording's were.
 
+use std::sync::Arc;
+
 use crate::device::sim::{AddressPolicy, CallKind, Fault, SimDevice};
 use crate::device::{Device, Stream};
 use crate::observe::history::TraceAction;
 
 use super::observation::TraceEvent;
+use super::overlay::OverlaidDevice;
 
 /// Streams that stand for the unknown ones of delayed frees (`D`) lie from here on, above all real handles.
 const DEFERRED_STREAMS: u64 = 0xdef0_0000_0000_0000;
@@ -64,33 +67,46 @@ pub(crate) fn deferred_stream(number: u64) -> Stream {
     Stream::from_raw(DEFERRED_STREAMS + number)
 }
 
-/// Keeps streams of a simulated GPU busy. On a real GPU there is nothing to hold: events complete by themselves.
+/// Whether it is one of those streams.
+pub(crate) fn is_deferred(stream: Stream) -> bool {
+    stream.raw() >= DEFERRED_STREAMS
+}
+
+/// Keeps streams busy. On a real GPU as such there is nothing to hold: events complete by themselves.
 #[derive(Debug)]
 pub(crate) enum StreamControl {
     Simulated(SimDevice),
+    Overlaid(Arc<OverlaidDevice>),
     Real,
 }
 
 impl StreamControl {
     pub(crate) fn hold(&self, stream: Stream) {
-        if let StreamControl::Simulated(device) = self {
-            device.hold(stream);
+        match self {
+            StreamControl::Simulated(device) => device.hold(stream),
+            StreamControl::Overlaid(device) => device.hold(stream),
+            StreamControl::Real => {}
         }
     }
 
     pub(crate) fn release(&self, stream: Stream) {
-        if let StreamControl::Simulated(device) = self {
-            device.release(stream);
+        match self {
+            StreamControl::Simulated(device) => device.release(stream),
+            StreamControl::Overlaid(device) => device.release(stream),
+            StreamControl::Real => {}
         }
     }
 
     pub(crate) fn release_all(&self) {
-        if let StreamControl::Simulated(device) = self {
-            device.release_all();
+        match self {
+            StreamControl::Simulated(device) => device.release_all(),
+            StreamControl::Overlaid(device) => device.release_all(),
+            StreamControl::Real => {}
         }
     }
 
-    pub(crate) fn is_simulated(&self) -> bool {
-        matches!(self, StreamControl::Simulated(_))
+    /// Whether streams stay busy until they are released.
+    pub(crate) fn can_hold(&self) -> bool {
+        !matches!(self, StreamControl::Real)
     }
 }

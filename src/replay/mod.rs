@@ -6,6 +6,7 @@
 //! [`Allocator`](crate::Allocator) only, so that what they check and measure is what users get.
 
 mod compare;
+mod device;
 mod error;
 mod events;
 mod fields;
@@ -16,6 +17,8 @@ mod host;
 mod lines;
 mod notes;
 mod observation;
+mod ordinals;
+mod overlay;
 mod reader;
 mod request;
 mod run;
@@ -24,6 +27,7 @@ mod timing;
 mod verify;
 mod writer;
 
+pub use device::{Agreement, DeviceReplay, DriverUse, verify_on_device};
 pub use error::{TraceError, TraceResult};
 pub use header::{EventSet, FORMAT, Header, VERSION};
 pub use observation::{COLUMNS, Note, Observation, Outcome, TraceEvent};

@@ -137,6 +137,15 @@ impl Player {
         }
     }
 
+    /// Frees what the recording left allocated.
+    pub(crate) fn clean_up(&mut self) -> Result<()> {
+        self.control.release_all();
+        let live = std::mem::take(&mut self.addresses).into_iter().flatten();
+        live.chain(std::mem::take(&mut self.graph_extras))
+            .filter(|address| *address != 0)
+            .try_for_each(|address| self.allocator.free_raw(address))
+    }
+
     fn stream(&self, index: u32) -> Stream {
         self.streams.get(index as usize).copied().unwrap_or_default()
     }
@@ -187,7 +196,7 @@ impl Player {
     fn deferred_free(&mut self, back: u64) -> Result<()> {
         let number = self.number(back);
         let Some(address) = self.take(back).filter(|a| *a != 0) else { return Ok(()) };
-        if self.control.is_simulated() {
+        if self.control.can_hold() {
             let never = self.completion_ranks.len() as u64 + number;
             let rank = self.completion_ranks.get(&number).copied().unwrap_or(never);
             let stream = deferred_stream(rank);

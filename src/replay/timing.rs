@@ -354,7 +354,7 @@ impl Pass<'_> {
 
     fn deferred_free(&mut self, slot: u32, deferred: &mut HashMap<u32, Stream>) -> Result<(), Error> {
         let address = self.addresses[slot as usize];
-        if address != 0 && self.control.is_simulated() {
+        if address != 0 && self.control.can_hold() {
             let stream = deferred_stream(u64::from(slot));
             self.control.hold(stream);
             deferred.insert(slot, stream);

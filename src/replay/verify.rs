@@ -15,6 +15,7 @@ use super::reader::{ObservationReader, RequestReader};
 use super::request::Request;
 use super::run::{Played, Player};
 use crate::allocator::HistoryOptions;
+use crate::device::Device;
 use crate::{Allocator, Config};
 
 /// Requests shown before the one that differs.
@@ -56,12 +57,12 @@ pub fn verify_case(req: &Path, obs: &Path, progress: &AtomicU64) -> Result<u64, 
     run.unwrap_or_else(|payload| Err(at(progress, format!("the allocator panicked: {}", message(&*payload)))))
 }
 
-fn message(payload: &(dyn Any + Send)) -> &str {
+pub(super) fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
 }
 
-fn at(progress: &AtomicU64, reason: impl fmt::Display) -> Divergence {
+pub(super) fn at(progress: &AtomicU64, reason: impl fmt::Display) -> Divergence {
     Divergence { request: progress.load(Ordering::Relaxed), reason: reason.to_string(), context: Vec::new() }
 }
 
@@ -74,7 +75,7 @@ fn verify(req: &Path, obs: &Path, progress: &AtomicU64) -> Result<u64, Divergenc
     let requests = reader.collect::<Result<Vec<Request>, _>>().map_err(|e| here(&e))?;
 
     let gpu = RecordedGpu::new(header.total_memory);
-    let allocator = allocator(&header, &gpu).map_err(|e| here(&e))?;
+    let allocator = allocator(&header, Arc::new(gpu.device().clone())).map_err(|e| here(&e))?;
     let mut comparison = Comparison::new(observations.header()).map_err(|e| here(&e))?;
     let mut player = Player::new(allocator, &header, StreamControl::Simulated(gpu.device().clone()));
     player.plan(&requests);
@@ -89,7 +90,7 @@ fn verify(req: &Path, obs: &Path, progress: &AtomicU64) -> Result<u64, Divergenc
         let number = progress.load(Ordering::Relaxed);
         context.add(number, request, &played);
         if let Err(reason) = comparison.check(&player, request, &played, &observed) {
-            return Err(Divergence { request: number, reason, context: context.lines.into() });
+            return Err(context.divergence(number, reason));
         }
         progress.store(number + 1, Ordering::Relaxed);
     }
@@ -102,17 +103,18 @@ fn verify(req: &Path, obs: &Path, progress: &AtomicU64) -> Result<u64, Divergenc
     Ok(requests.len() as u64)
 }
 
-fn same_case(req: &Header, obs: &Header) -> Result<(), String> {
+pub(super) fn same_case(req: &Header, obs: &Header) -> Result<(), String> {
     if (&req.case, req.requests, &req.stream_ptrs) == (&obs.case, obs.requests, &obs.stream_ptrs) {
         return Ok(());
     }
     Err(format!("the two files belong to different recordings: '{}' and '{}'", req.case, obs.case))
 }
 
-fn allocator(header: &Header, gpu: &RecordedGpu) -> crate::Result<Allocator> {
+/// The recording's allocator, with a history.
+pub(super) fn allocator(header: &Header, device: Arc<dyn Device>) -> crate::Result<Allocator> {
     let mut config = Config::parse(&header.alloc_conf)?;
     config.mirror_defects = true;
-    let allocator = Allocator::builder().device(Arc::new(gpu.device().clone())).config(config).build()?;
+    let allocator = Allocator::builder().device(device).config(config).build()?;
     if let Some(fraction) = header.fraction {
         allocator.set_per_process_memory_fraction(fraction)?;
     }
@@ -122,15 +124,18 @@ fn allocator(header: &Header, gpu: &RecordedGpu) -> crate::Result<Allocator> {
 
 /// The last requests and their answers.
 #[derive(Debug, Default)]
-struct Context {
+pub(super) struct Context {
     lines: VecDeque<String>,
 }
 
 impl Context {
-    fn add(&mut self, number: u64, request: &Request, played: &Played) {
+    pub(super) fn add(&mut self, number: u64, request: &Request, played: &Played) {
         if self.lines.len() > CONTEXT {
             self.lines.pop_front();
         }
         self.lines.push_back(format!("{number}: {request} -> {}", played.outcome));
+    }
+    pub(super) fn divergence(&self, request: u64, reason: String) -> Divergence {
+        Divergence { request, reason, context: self.lines.iter().cloned().collect() }
     }
 }

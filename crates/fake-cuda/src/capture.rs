@@ -84,7 +84,12 @@ impl Books {
                 Ok(())
             }
             Op::Host { .. } => Ok(()),
-            Op::Kernel(launch) => self.check_range(device, launch.address(), launch.bytes()),
+            Op::Kernel(launch) => {
+                if let Some(answer) = launch.answer() {
+                    self.check_range(device, answer, size_of::<u32>())?;
+                }
+                self.check_range(device, launch.address(), launch.bytes())
+            }
         }
     }
 
