@@ -34,6 +34,7 @@ mod lock;
 mod malloc;
 mod oom;
 mod private;
+mod queues;
 mod release;
 mod scope;
 #[cfg(unix)]
@@ -43,6 +44,7 @@ mod shards;
 mod shared;
 mod snapshot;
 mod trace;
+mod uses;
 mod verify;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! Block records in a slab, addressed by index.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
 
 use crate::observe::snapshot::PoolKind;
@@ -19,6 +21,28 @@ impl BlockId {
     #[inline]
     pub(crate) fn some(self) -> Option<BlockId> {
         if self.is_none() { None } else { Some(self) }
+    }
+}
+
+/// A map keyed by block records.
+pub(crate) type BlockMap<V> = HashMap<BlockId, V, BuildHasherDefault<BlockHasher>>;
+
+/// Spreads an index over the word: the ids are the allocator's own, so nobody can make them collide.
+#[derive(Debug, Default)]
+pub(crate) struct BlockHasher(u64);
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u32(u32::from(b)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 
