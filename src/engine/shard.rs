@@ -34,7 +34,7 @@ pub(crate) struct PoolPart {
 
 impl PoolPart {
     pub(crate) fn new() -> Self {
-        PoolPart { small: FreeSet::small(), large: FreeSet::large(), no_split: false }
+        PoolPart { small: FreeSet::new(), large: FreeSet::new(), no_split: false }
     }
 
     #[inline]
@@ -248,7 +248,11 @@ impl ShardState {
         self.epoch += 1;
         let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
         if pool == DEFAULT_POOL && kind == PoolKind::Large {
-            self.slab[id].gc_base = shared.large_searches.load(Ordering::Relaxed);
+            // While it is 0, so are all bases, and their cache lines are left alone.
+            let searches = shared.large_searches.load(Ordering::Relaxed);
+            if searches != 0 {
+                self.slab[id].gc_base = searches;
+            }
         }
         self.with_set(pool, kind, |set, slab| set.insert(slab, id));
     }
