@@ -11,6 +11,7 @@
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
 mod addresses;
+mod bank;
 mod borrow;
 mod capture;
 mod checkpoint;
