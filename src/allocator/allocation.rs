@@ -246,7 +246,7 @@ impl Allocation {
         // Still under the lock, so the core is alive: hold it for the rest.
         let Some(alive) = shard.core.upgrade() else { return Ok(()) };
         drop(state);
-        let outcome = alive.finish_free(shard, self.block, self.address, &freed);
+        let outcome = alive.finish_free(shard, self.block, self.address, freed);
         if last && alive.shard_closed() {
             // SAFETY: `close` forgot one count of this core for the blocks that were out; this was the last.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(&alive)) };

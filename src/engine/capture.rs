@@ -150,7 +150,7 @@ impl Core {
                 state.uses.remove(&block.block);
                 state.slab[block.block].has_uses = false;
             }
-            self.complete(&block);
+            self.complete(&block.shard, block.block);
         }
         if events.is_idle() {
             self.relax(super::attention::EVENTS);

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::Arc;
 
-use super::shard::{Request, ShardState, Uses};
+use super::shard::{Request, ShardState};
 use super::shards::Shard;
+use super::uses::Uses;
 use super::{Core, Place};
 use crate::device::Stream;
 use crate::error::{Error, Result};
@@ -108,7 +109,7 @@ fn save_segment(state: &ShardState, head: BlockId) -> Result<Option<SavedSegment
         addr: b.addr,
         size: b.size,
         live: b.state == State::Allocated,
-        uses: state.uses.get(id).map_or_else(Vec::new, |u| u.streams.clone()),
+        uses: state.uses.get(id).map_or_else(Vec::new, |u| u.streams.to_vec()),
     };
     Ok(Some(SavedSegment { stream: state.stream, kind, blocks: blocks.iter().map(save).collect() }))
 }
@@ -164,7 +165,7 @@ impl Core {
             if !saved.uses.is_empty() {
                 let mut state = shard.lock();
                 state.slab[block].has_uses = true;
-                state.uses.insert(block, Uses { streams: saved.uses.clone(), ..Uses::default() });
+                state.uses.insert(block, Uses { streams: saved.uses.iter().copied().collect(), ..Uses::default() });
             }
             self.note_address(saved.addr, Place { shard: shard.index, block });
             live.push(saved.addr);

@@ -2,16 +2,15 @@
 //!
 //! A peak is a property of the sum over all shards. To keep it exact without sharing a cache line on every
 //! call, each shard holds *credit*: it may grow up to its `limit` on its own, and the limits of all shards plus
-//! the bank's `spare` never exceed the known peak. A shard that needs more takes it from the bank; when the bank
-//! is empty, all shards are locked, the sum is taken and the peak moves if the sum passed it.
+//! the [bank](super::bank)'s `spare` never exceed the known peak. A shard that needs more takes it from the bank;
+//! when the bank is empty, it calls in what the other shards do not use, one after the other; when that does not
+//! suffice, all shards are locked, the sum is taken and the peak moves if the sum passed it.
 
-use parking_lot::Mutex;
-
+use super::bank::Bank;
 use crate::observe::snapshot::PoolKind;
-use crate::stats::{Stat, StatArray};
 
 /// How many statistics there are per pool kind.
-const COUNTERS: usize = 8;
+pub(super) const COUNTERS: usize = 8;
 
 /// What is counted: the statistics that a hit moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ use Counter::{
     RequestedBytes,
 };
 
-const EVERY: [Counter; COUNTERS] = [
+pub(super) const EVERY: [Counter; COUNTERS] = [
     Allocation,
     AllocatedBytes,
     Active,
@@ -44,11 +43,11 @@ const EVERY: [Counter; COUNTERS] = [
 ];
 
 /// Row of the counters that sum up both pool kinds.
-const ALL: usize = 2;
+pub(super) const ALL: usize = 2;
 
-type Rows = [[i64; COUNTERS]; 3];
+pub(super) type Rows = [[i64; COUNTERS]; 3];
 
-fn row(kind: PoolKind) -> usize {
+pub(super) fn row(kind: PoolKind) -> usize {
     match kind {
         PoolKind::Small => 0,
         PoolKind::Large => 1,
@@ -112,12 +111,18 @@ pub(crate) struct Counters {
     /// `current` at that reset.
     base: [Row; 2],
     /// How far a value may go without asking. While this is the only shard, it is the peak itself.
-    limit: Rows,
-    /// Unused credit above this goes back to the bank.
-    keep: Rows,
+    pub(super) limit: Rows,
+    /// Unused credit far above this goes back to the bank.
+    pub(super) keep: Rows,
     /// Whether this is the device's only shard.
-    sole: bool,
+    pub(super) sole: bool,
+    /// Frees until unused credit is looked at.
+    until_look: u8,
 }
+
+/// Every so many frees, unused credit is looked at: a credit that is missing at once costs more than one that is
+/// returned late.
+const LOOK_EVERY: u8 = 16;
 
 impl Counters {
     pub(crate) fn new(sole: bool) -> Self {
@@ -128,6 +133,7 @@ impl Counters {
             limit: Rows::default(),
             keep: Rows::default(),
             sole,
+            until_look: LOOK_EVERY,
         }
     }
 
@@ -136,7 +142,7 @@ impl Counters {
     }
 
     #[inline]
-    fn value(&self, row: usize, counter: Counter) -> i64 {
+    pub(super) fn value(&self, row: usize, counter: Counter) -> i64 {
         if row == ALL {
             self.current[0].get(counter) + self.current[1].get(counter)
         } else {
@@ -292,7 +298,7 @@ impl Counters {
     /// Makes room for `more` of each counter; the values are still those before.
     #[cold]
     fn raise(&mut self, row: usize, more: &[i64; COUNTERS], bank: &Bank) -> Result<(), NeedCredit> {
-        let mut bank = if self.sole { None } else { Some(bank.state.lock()) };
+        let mut bank = if self.sole { None } else { Some(bank.lock()) };
         let mut enough = true;
         for row in [row, ALL] {
             for counter in EVERY {
@@ -317,29 +323,40 @@ impl Counters {
 
     #[inline]
     fn return_surplus(&mut self, row: usize, bank: &Bank) {
-        if !self.sole && self.has_surplus(row) {
-            self.give_back(row, bank);
+        self.until_look -= 1;
+        if self.until_look == 0 {
+            self.until_look = LOOK_EVERY;
+            if !self.sole && self.is_rich(row) {
+                self.give_back(&[row, ALL], bank, |keep| keep);
+            }
         }
     }
 
-    #[inline]
-    fn has_surplus(&self, row: usize) -> bool {
-        let i = AllocatedBytes as usize;
+    fn unused(&self, row: usize, counter: Counter) -> i64 {
+        self.limit[row][counter as usize] - self.value(row, counter)
+    }
+
+    fn is_rich(&self, row: usize) -> bool {
         // A lifted limit is no credit to give back: the bank settles anew right after.
-        if self.limit[ALL][i] == i64::MAX {
+        if self.limit[ALL][AllocatedBytes as usize] == i64::MAX {
             return false;
         }
-        self.limit[row][i] - self.value(row, AllocatedBytes) > self.keep[row][i]
-            || self.limit[ALL][i] - self.value(ALL, AllocatedBytes) > self.keep[ALL][i]
+        let rich = |row: usize| EVERY.iter().any(|&c| self.unused(row, c) > 2 * self.keep[row][c as usize]);
+        rich(row) || rich(ALL)
+    }
+
+    /// Gives all unused credit to the bank: another shard has none.
+    pub(super) fn surrender(&mut self, bank: &Bank) {
+        self.give_back(&[0, 1, ALL], bank, |_| 0);
     }
 
     #[cold]
-    fn give_back(&mut self, row: usize, bank: &Bank) {
-        let mut bank = bank.state.lock();
-        for row in [row, ALL] {
+    fn give_back(&mut self, rows: &[usize], bank: &Bank, left: impl Fn(i64) -> i64) {
+        let mut bank = bank.lock();
+        for &row in rows {
             for counter in EVERY {
                 let i = counter as usize;
-                let surplus = self.limit[row][i] - self.value(row, counter) - self.keep[row][i] / 2;
+                let surplus = self.unused(row, counter) - left(self.keep[row][i]);
                 if surplus > 0 {
                     self.limit[row][i] -= surplus;
                     bank.spare[row][i] += surplus;
@@ -353,108 +370,17 @@ impl Counters {
         self.limit = [[i64::MAX; COUNTERS]; 3];
     }
 
-    fn reset_accumulated(&mut self) {
+    pub(super) fn reset_accumulated(&mut self) {
         self.gained = Default::default();
         self.base = self.current;
     }
 
-    fn set_sole(&mut self, sole: bool) {
+    pub(super) fn set_sole(&mut self, sole: bool) {
         self.sole = sole;
     }
 
     /// (current, sum of increases, current at the last reset) of one row.
-    fn read(&self, row: usize, counter: Counter) -> (i64, i64, i64) {
+    pub(super) fn read(&self, row: usize, counter: Counter) -> (i64, i64, i64) {
         (self.current[row].get(counter), self.gained[row].get(counter), self.base[row].get(counter))
-    }
-}
-
-/// What all shards' counters have in common: the peaks, and the credit that no shard holds.
-#[derive(Debug, Default)]
-pub(crate) struct Bank {
-    state: Mutex<BankState>,
-}
-
-#[derive(Debug, Default)]
-struct BankState {
-    peak: Rows,
-    spare: Rows,
-}
-
-impl Bank {
-    /// Takes the sums, moves the peaks they passed, and calls all credit in. Every shard is locked by the caller.
-    pub(crate) fn settle(&self, shards: &mut [&mut Counters]) {
-        let mut bank = self.state.lock();
-        for row in 0..3 {
-            for counter in EVERY {
-                settle_one(&mut bank, shards, row, counter);
-            }
-        }
-    }
-
-    /// From one shard to several: its limits were the peaks. Called before the second shard is added.
-    pub(crate) fn leave_sole(&self, only: &mut Counters) {
-        self.settle(&mut [only]);
-        only.set_sole(false);
-    }
-
-    /// Sets every peak to the current sum.
-    pub(crate) fn reset_peak(&self, shards: &mut [&mut Counters]) {
-        {
-            let mut bank = self.state.lock();
-            bank.peak = [[i64::MIN; COUNTERS]; 3];
-            for shard in shards.iter_mut() {
-                for row in 0..3 {
-                    EVERY.iter().for_each(|&c| shard.limit[row][c as usize] = shard.value(row, c));
-                }
-            }
-        }
-        self.settle(shards);
-    }
-
-    /// Clears the accumulated sums.
-    pub(crate) fn reset_accumulated(&self, shards: &mut [&mut Counters]) {
-        for shard in shards {
-            shard.reset_accumulated();
-        }
-    }
-
-    /// One counter over all shards.
-    pub(crate) fn read(&self, shards: &[&Counters], counter: Counter) -> StatArray {
-        let bank = self.state.lock();
-        let one = |row: usize| {
-            let peak = match shards {
-                [only] if only.sole => only.limit[row][counter as usize],
-                _ => bank.peak[row][counter as usize],
-            };
-            let rows = if row == ALL { 0..2 } else { row..row + 1 };
-            let mut stat = Stat { peak, ..Stat::default() };
-            for (current, gained, base) in rows.flat_map(|r| shards.iter().map(move |s| s.read(r, counter))) {
-                stat.current += current;
-                stat.allocated += gained;
-                stat.freed += gained - (current - base);
-            }
-            stat
-        };
-        StatArray { all: one(ALL), large_pool: one(1), small_pool: one(0) }
-    }
-}
-
-fn settle_one(bank: &mut BankState, shards: &mut [&mut Counters], row: usize, counter: Counter) {
-    let i = counter as usize;
-    if let [only] = shards
-        && only.sole
-    {
-        bank.peak[row][i] = only.limit[row][i].max(only.value(row, counter));
-        only.limit[row][i] = bank.peak[row][i];
-        return;
-    }
-    let sum: i64 = shards.iter().map(|s| s.value(row, counter)).sum();
-    let peak = bank.peak[row][i].max(sum);
-    bank.peak[row][i] = peak;
-    bank.spare[row][i] = peak - sum;
-    let keep = (peak / (2 * shards.len().max(1) as i64)).max(2);
-    for shard in shards.iter_mut() {
-        shard.limit[row][i] = shard.value(row, counter);
-        shard.keep[row][i] = keep;
     }
 }

@@ -1,27 +1,22 @@
 //! Blocks that other streams still use: events, polling, waiting [spec 6].
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::capture::{Deferred, Predecessors};
+use super::queues::{Queues, Waiting};
 use super::shards::Shard;
+use super::uses::Uses;
 use super::{Core, attention};
 use crate::device::{DeviceResult, Event, Stream};
-use crate::pool::block::{BlockId, State};
+use crate::pool::block::BlockId;
 
 /// A pending block, from outside its shard's lock.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockRef {
     pub(crate) shard: Arc<Shard>,
     pub(crate) block: BlockId,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    event: Event,
-    block: BlockRef,
 }
 
 /// Taken before any shard's lock.
@@ -32,8 +27,7 @@ pub(crate) struct Events {
 
 #[derive(Debug, Default)]
 pub(super) struct EventState {
-    /// By the stream that the events were recorded on; each in order of recording.
-    queues: BTreeMap<Stream, VecDeque<Waiting>>,
+    queues: Queues,
     /// Events to use again.
     spare: Vec<Event>,
     /// Freed while some pool was active, or while an event could not be recorded.
@@ -51,60 +45,67 @@ impl EventState {
 }
 
 impl Core {
-    /// The second half of a free of a block with recorded streams. The block is `Pending`.
-    pub(crate) fn free_with_uses(&self, block: BlockRef) -> DeviceResult<()> {
+    /// The second half of a free of a block with recorded streams. The block is `Pending`, and `uses` were taken
+    /// from it.
+    pub(crate) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
         let mut events = self.events.state.lock();
-        self.attend(attention::EVENTS);
+        if self.attention() & attention::EVENTS == 0 {
+            self.attend(attention::EVENTS);
+        }
         if self.any_pool_active() {
+            shard.lock().put_uses_back(block, uses, 0);
+            let block = self.block_ref(shard, block);
             let markers = self.free_markers(&block);
             events.deferred.push(Deferred { block, markers });
             return Ok(());
         }
-        self.insert_events(&mut events, block)
+        self.insert_events(&mut events, shard, block, uses)
+    }
+
+    fn block_ref(&self, shard: &Shard, block: BlockId) -> BlockRef {
+        BlockRef { shard: self.shard(shard.stream).clone(), block }
     }
 
     /// Records one event per using stream [spec 6.2]. Where that fails the block is kept for another try.
-    fn insert_events(&self, events: &mut EventState, block: BlockRef) -> DeviceResult<()> {
-        let mut uses = {
-            let mut state = block.shard.lock();
-            let uses = state.uses.remove(&block.block).unwrap_or_default();
-            state.slab[block.block].has_uses = false;
-            state.slab[block.block].events += (uses.streams.len() + uses.recorded.len()) as u32;
-            uses
-        };
+    fn insert_events(
+        &self,
+        events: &mut EventState,
+        shard: &Shard,
+        block: BlockId,
+        mut uses: Uses,
+    ) -> DeviceResult<()> {
         if uses.streams.is_empty() && uses.recorded.is_empty() {
-            self.complete(&block);
+            self.complete(shard, block);
             return Ok(());
         }
         for (stream, event) in uses.recorded.drain(..) {
-            events.queues.entry(stream).or_default().push_back(Waiting { event, block: block.clone() });
+            events.queues.push(stream, Waiting { event, shard: shard.index, block });
         }
-        let mut done = 0;
-        let mut record = |stream: Stream| {
-            let event = match events.spare.pop() {
-                Some(event) => event,
-                None => self.device.event_create()?,
-            };
-            if let Err(error) = self.device.event_record(event, stream) {
-                events.spare.push(event);
-                return Err(error);
+        for (done, &stream) in uses.streams.iter().enumerate() {
+            match self.record_event(&mut events.spare, stream) {
+                Ok(event) => events.queues.push(stream, Waiting { event, shard: shard.index, block }),
+                Err(error) => {
+                    shard.lock().put_uses_back(block, uses, done);
+                    events.deferred.push(Deferred { block: self.block_ref(shard, block), markers: None });
+                    return Err(error);
+                }
             }
-            events.queues.entry(stream).or_default().push_back(Waiting { event, block: block.clone() });
-            done += 1;
-            Ok(())
-        };
-        let result = uses.streams.iter().try_for_each(|&stream| record(stream));
-        if result.is_err() {
-            uses.streams.drain(..done);
-            let mut state = block.shard.lock();
-            let record = &mut state.slab[block.block];
-            record.events -= uses.streams.len() as u32;
-            record.has_uses = true;
-            state.uses.insert(block.block, uses);
-            drop(state);
-            events.deferred.push(Deferred { block, markers: None });
         }
-        result
+        Ok(())
+    }
+
+    fn record_event(&self, spare: &mut Vec<Event>, stream: Stream) -> DeviceResult<Event> {
+        let event = match spare.pop() {
+            Some(event) => event,
+            None => self.device.event_create()?,
+        };
+        match self.device.event_record(event, stream) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                spare.push(event);
+                Err(error)
+            }
+        }
     }
 
     /// Completes every pending free whose events are done [spec 6.3].
@@ -115,20 +116,15 @@ impl Core {
             return Ok(());
         }
         self.convert_deferred(&mut events);
-        let streams: smallvec::SmallVec<[Stream; 16]> = events.queues.keys().copied().collect();
-        for stream in streams {
-            loop {
-                let Some(queue) = events.queues.get_mut(&stream) else { break };
-                let Some(front) = queue.front() else {
-                    events.queues.remove(&stream);
-                    break;
-                };
+        let EventState { queues, spare, .. } = &mut *events;
+        for at in 0..queues.len() {
+            while let Some(front) = queues.front(at) {
                 if !self.device.event_query(front.event)? {
                     break;
                 }
-                if let Some(waiting) = queue.pop_front() {
-                    events.spare.push(waiting.event);
-                    self.event_done(&waiting.block);
+                if let Some(waiting) = queues.pop(at) {
+                    spare.push(waiting.event);
+                    self.event_done(&waiting);
                 }
             }
         }
@@ -142,14 +138,9 @@ impl Core {
     /// recorded stays deferred: whoever freed it was told, and the next request is somebody else's.
     fn convert_deferred(&self, events: &mut EventState) {
         for Deferred { block, .. } in std::mem::take(&mut events.deferred) {
-            if self.mirror_defects() {
-                let mut state = block.shard.lock();
-                if let Some(uses) = state.uses.get_mut(&block.block) {
-                    let forgotten = std::mem::take(&mut uses.during_activity);
-                    uses.streams.retain(|s| !forgotten.contains(s));
-                }
-            }
-            let _ = self.insert_events(events, block);
+            let forget = self.mirror_defects();
+            let uses = block.shard.lock().take_uses(block.block, forget);
+            let _ = self.insert_events(events, &block.shard, block.block, uses);
         }
     }
 
@@ -168,7 +159,7 @@ impl Core {
             let done = record.events == 0;
             drop(state);
             if done {
-                self.complete(&block);
+                self.complete(&block.shard, block.block);
             }
         }
         Ok(())
@@ -186,52 +177,41 @@ impl Core {
         };
         let mut outcome = self.free_unrecordable(&mut unrecordable);
         let mut spare = Vec::new();
-        let mut left: BTreeMap<Stream, VecDeque<Waiting>> = BTreeMap::new();
-        for (stream, queue) in queues {
-            for waiting in queue {
-                let pool = waiting.block.shard.lock().slab[waiting.block.block].pool;
-                let wanted = outcome.is_ok() && only.is_none_or(|p| p == pool);
-                if wanted {
-                    outcome = self.device.event_synchronize(waiting.event);
-                }
-                if wanted && outcome.is_ok() {
-                    spare.push(waiting.event);
-                    self.event_done(&waiting.block);
-                } else {
-                    left.entry(stream).or_default().push_back(waiting);
-                }
+        let mut left = Queues::default();
+        for (stream, waiting) in queues.into_waiting() {
+            let of_pool = |pool| self.shards.at(waiting.shard).is_some_and(|s| s.lock().slab[waiting.block].pool == pool);
+            let wanted = outcome.is_ok() && only.is_none_or(of_pool);
+            if wanted {
+                outcome = self.device.event_synchronize(waiting.event);
+            }
+            if wanted && outcome.is_ok() {
+                spare.push(waiting.event);
+                self.event_done(&waiting);
+            } else {
+                left.push(stream, waiting);
             }
         }
         let mut events = self.events.state.lock();
         events.waits -= 1;
         events.spare.append(&mut spare);
         events.deferred.append(&mut unrecordable);
-        for (stream, mut queue) in left {
-            let newer = events.queues.remove(&stream).unwrap_or_default();
-            queue.extend(newer);
-            events.queues.insert(stream, queue);
-        }
+        let newer = std::mem::replace(&mut events.queues, left);
+        newer.into_waiting().for_each(|(stream, waiting)| events.queues.push(stream, waiting));
         if events.is_idle() {
             self.relax(attention::EVENTS);
         }
         outcome
     }
 
-    fn event_done(&self, block: &BlockRef) {
-        let left = {
-            let mut state = block.shard.lock();
-            let record = &mut state.slab[block.block];
-            record.events -= 1;
-            record.events == 0 && !record.has_uses && record.state == State::Pending
-        };
-        if left {
-            self.complete(block);
+    fn event_done(&self, waiting: &Waiting) {
+        if let Some(shard) = self.shards.at(waiting.shard) {
+            self.step(shard, |state| state.event_done(waiting.block, &self.shared));
         }
     }
 
     /// Completes a free [spec 5.2].
-    pub(crate) fn complete(&self, block: &BlockRef) {
-        self.step(&block.shard, |state| state.complete_free(block.block, &self.shared));
+    pub(crate) fn complete(&self, shard: &Shard, block: BlockId) {
+        self.step(shard, |state| state.complete_free(block, &self.shared));
     }
 
     /// Destroys cached events; the last act of an allocator.
@@ -239,7 +219,7 @@ impl Core {
         let mut events = self.events.state.lock();
         let spare = std::mem::take(&mut events.spare);
         let queued = std::mem::take(&mut events.queues);
-        let queued = queued.into_values().flatten().map(|w| w.event);
+        let queued = queued.into_waiting().map(|(_, waiting)| waiting.event);
         for event in spare.into_iter().chain(queued) {
             // Nobody is left to hear of a failure.
             let _ = self.device.event_destroy(event);
@@ -249,8 +229,10 @@ impl Core {
     /// Blocks that wait, each with the stream that it waits for, if that is known.
     pub(super) fn waiting_blocks(&self) -> Vec<(Option<Stream>, BlockRef)> {
         let events = self.events.state.lock();
-        let queued =
-            events.queues.iter().flat_map(|(s, queue)| queue.iter().map(|w| (Some(*s), w.block.clone())));
+        let queued = events.queues.iter().filter_map(|(stream, waiting)| {
+            let shard = self.shards.at(waiting.shard)?;
+            Some((Some(stream), self.block_ref(shard, waiting.block)))
+        });
         queued.chain(events.deferred.iter().map(|d| (None, d.block.clone()))).collect()
     }
 }

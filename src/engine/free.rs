@@ -1,8 +1,8 @@
 //! free and record_stream [spec 5, 6.1].
 
-use super::events::BlockRef;
 use super::shard::ShardState;
 use super::shards::Shard;
+use super::uses::Uses;
 use super::{Core, attention};
 use crate::device::{DeviceError, DeviceResult, Event, Stream};
 use crate::pool::block::BlockId;
@@ -13,8 +13,8 @@ pub(crate) enum Freed {
     Done,
     /// The statistics need every shard's lock.
     NeedsCredit,
-    /// Other streams use the block.
-    HasUses,
+    /// Other streams use the block, which is pending.
+    HasUses(Uses),
     /// It came from the driver, past the cache.
     Uncached,
 }
@@ -26,7 +26,7 @@ impl Core {
         let freed = self.free_locked(&mut shard.lock_hot(), id);
         match freed {
             Freed::Done => Ok(()),
-            left => self.finish_free(shard, id, addr, &left),
+            left => self.finish_free(shard, id, addr, left),
         }
     }
 
@@ -40,12 +40,15 @@ impl Core {
         if state.park(id) {
             return Freed::Done;
         }
-        if !state.slab[id].has_uses && state.free_now(id, &self.shared).is_ok() {
+        if state.slab[id].has_uses {
+            state.request_free(id, &self.shared);
+            return Freed::HasUses(state.take_uses(id, false));
+        }
+        if state.free_now(id, &self.shared).is_ok() {
             return Freed::Done;
         }
-        let left = if state.slab[id].has_uses { Freed::HasUses } else { Freed::NeedsCredit };
         state.request_free(id, &self.shared);
-        left
+        Freed::NeedsCredit
     }
 
     /// The rest of a free, without the shard's lock.
@@ -55,9 +58,8 @@ impl Core {
         shard: &Shard,
         block: BlockId,
         addr: u64,
-        left: &Freed,
+        left: Freed,
     ) -> DeviceResult<()> {
-        let block = BlockRef { shard: self.shard(shard.stream).clone(), block };
         match left {
             Freed::Done => Ok(()),
             Freed::Uncached => match self.device.free(addr) {
@@ -66,10 +68,10 @@ impl Core {
                 outcome => outcome,
             },
             Freed::NeedsCredit => {
-                self.complete(&block);
+                self.complete(shard, block);
                 Ok(())
             }
-            Freed::HasUses => self.free_with_uses(block),
+            Freed::HasUses(uses) => self.free_with_uses(shard, block, uses),
         }
     }
 
@@ -80,14 +82,7 @@ impl Core {
         }
         let active = self.attention() & attention::POOLS != 0;
         let mut state = shard.lock();
-        state.slab[id].has_uses = true;
-        let uses = state.uses.entry(id).or_default();
-        if let Err(at) = uses.streams.binary_search(&stream) {
-            uses.streams.insert(at, stream);
-        }
-        if active && !uses.during_activity.contains(&stream) {
-            uses.during_activity.push(stream);
-        }
+        state.add_use(id, stream, active);
     }
 }
 

@@ -68,7 +68,7 @@ impl Core {
                 return Ok((shard, grant));
             }
             drop(state);
-            if let Some(grant) = self.take_exclusively(shard, &request) {
+            if let Some(grant) = self.take_with_credit(shard, &request) {
                 return Ok((shard, grant));
             }
             state = shard.lock();
@@ -113,8 +113,8 @@ impl Core {
 
     /// A hit whose shard lacked credit; `None` if another thread took the block meanwhile.
     #[cold]
-    fn take_exclusively(&self, shard: &Shard, request: &Request) -> Option<Grant> {
-        self.shards.exclusively(shard.stream, &self.shared, |state| {
+    fn take_with_credit(&self, shard: &Shard, request: &Request) -> Option<Grant> {
+        self.shards.with_credit(shard, &self.shared, |state| {
             let id = state.find_free_uncounted(request).ok_or(NeedCredit)?;
             state.hand_out(id, request, &self.shared)
         })
@@ -127,7 +127,7 @@ impl Core {
             let id = state.find_free_uncounted(request)?;
             state.hand_out(id, request, &self.shared)
         };
-        found.ok().or_else(|| self.take_exclusively(shard, request))
+        found.ok().or_else(|| self.take_with_credit(shard, request))
     }
 
     /// Everything after a miss [spec 4.2 steps 3 to 6]. `epoch` is the shard's at the time of the miss.
@@ -199,7 +199,7 @@ impl Core {
 
     fn hand_out_held(&self, shard: &Shard, id: BlockId, request: &Request) -> Grant {
         let granted = self.step(shard, |state| state.hand_out(id, request, &self.shared));
-        // The second run of a step has credit without limit.
+        // The last run of a step has credit without limit.
         granted.unwrap_or_else(|| unreachable!("a held block can be handed out"))
     }
 

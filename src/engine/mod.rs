@@ -11,6 +11,7 @@
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
 mod addresses;
+mod bank;
 mod borrow;
 mod capture;
 mod checkpoint;
@@ -34,6 +35,7 @@ mod lock;
 mod malloc;
 mod oom;
 mod private;
+mod queues;
 mod release;
 mod scope;
 mod shard;
@@ -43,6 +45,7 @@ pub(crate) mod share;
 mod shared;
 mod snapshot;
 mod trace;
+mod uses;
 mod verify;
 
 use std::collections::HashMap;

@@ -11,10 +11,11 @@ use super::counters::{Change, Counters, NeedCredit};
 use super::lazy::Lazy;
 use super::shared::Shared;
 use super::trace::Ring;
-use crate::device::{Event, Stream};
+use super::uses::Uses;
+use crate::device::Stream;
 use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
-use crate::pool::block::{Block, BlockId, Slab, State};
+use crate::pool::block::{Block, BlockId, BlockMap, Slab, State};
 use crate::pool::chain;
 use crate::pool::set::FreeSet;
 use crate::size::Rules;
@@ -33,7 +34,7 @@ pub(crate) struct PoolPart {
 
 impl PoolPart {
     pub(crate) fn new() -> Self {
-        PoolPart { small: FreeSet::small(), large: FreeSet::large(), no_split: false }
+        PoolPart { small: FreeSet::new(), large: FreeSet::new(), no_split: false }
     }
 
     #[inline]
@@ -90,20 +91,9 @@ pub(crate) struct ShardState {
     /// Moves with every change of the free sets, so that a slow path sees whether to search again.
     pub(crate) epoch: u64,
     /// Streams recorded on blocks, by block.
-    pub(crate) uses: HashMap<BlockId, Uses>,
+    pub(super) uses: BlockMap<Uses>,
     default: PoolPart,
     private: HashMap<u32, PoolPart>,
-}
-
-/// Streams other than its own that use a block.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Uses {
-    /// Ascending, without repeats.
-    pub(crate) streams: Vec<Stream>,
-    /// Those that were recorded while some pool was active [spec 6.1].
-    pub(crate) during_activity: Vec<Stream>,
-    /// Events of uses that are recorded already, and the streams that they were recorded on.
-    pub(crate) recorded: Vec<(Stream, Event)>,
 }
 
 impl ShardState {
@@ -121,7 +111,7 @@ impl ShardState {
             uncached: 0,
             closing: false,
             epoch: 0,
-            uses: HashMap::new(),
+            uses: BlockMap::default(),
             default: PoolPart::new(),
             private: HashMap::new(),
         }
@@ -258,7 +248,11 @@ impl ShardState {
         self.epoch += 1;
         let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
         if pool == DEFAULT_POOL && kind == PoolKind::Large {
-            self.slab[id].gc_base = shared.large_searches.load(Ordering::Relaxed);
+            // While it is 0, so are all bases, and their cache lines are left alone.
+            let searches = shared.large_searches.load(Ordering::Relaxed);
+            if searches != 0 {
+                self.slab[id].gc_base = searches;
+            }
         }
         self.with_set(pool, kind, |set, slab| set.insert(slab, id));
     }

@@ -144,9 +144,28 @@ impl Shards {
         f(&mut states)
     }
 
-    /// Runs a step that a shard has no credit for: every shard is locked, the step runs, the peaks move.
+    /// Runs a step that a shard lacked credit for: what the others do not use is called in, one after the other,
+    /// until it suffices; where it does not, every shard is locked.
+    pub(crate) fn with_credit<R>(
+        &self,
+        shard: &Shard,
+        shared: &Shared,
+        mut step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>,
+    ) -> Option<R> {
+        let after = (shard.index + 1..).map_while(|i| self.at(i));
+        let before = (0..shard.index).map_while(|i| self.at(i));
+        for donor in after.chain(before) {
+            donor.lock().counters.surrender(&shared.bank);
+            if let Ok(result) = step(&mut shard.lock()) {
+                return Some(result);
+            }
+        }
+        self.exclusively(shard.stream, shared, step)
+    }
+
+    /// Runs a step that no credit suffices for: every shard is locked, the step runs, the peaks move.
     /// The step must be one that changes each statistic once.
-    pub(crate) fn exclusively<R>(
+    fn exclusively<R>(
         &self,
         stream: Stream,
         shared: &Shared,
@@ -169,10 +188,10 @@ fn settle(states: &mut AllStates<'_>, shared: &Shared) {
     shared.bank.settle(&mut counters);
 }
 
-/// Runs a step under the shard's lock, or under all locks where its credit does not suffice.
+/// Runs a step under the shard's lock, or with more credit where its own does not suffice.
 ///
 /// # Panics
-/// Never: the second run cannot lack credit.
+/// Never: the last run cannot lack credit.
 #[inline]
 pub(crate) fn step<R>(
     shards: &Shards,
@@ -183,6 +202,6 @@ pub(crate) fn step<R>(
     let outcome = step(&mut shard.lock());
     match outcome {
         Ok(result) => Some(result),
-        Err(NeedCredit) => shards.exclusively(shard.stream, shared, step),
+        Err(NeedCredit) => shards.with_credit(shard, shared, step),
     }
 }

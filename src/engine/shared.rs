@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::counters::Bank;
+use super::bank::Bank;
 use super::scope::Scopes;
 use super::trace::Sequence;
 

@@ -1,5 +1,7 @@
 //! Block records in a slab, addressed by index.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
 
 use crate::observe::snapshot::PoolKind;
@@ -19,6 +21,28 @@ impl BlockId {
     #[inline]
     pub(crate) fn some(self) -> Option<BlockId> {
         if self.is_none() { None } else { Some(self) }
+    }
+}
+
+/// A map keyed by block records.
+pub(crate) type BlockMap<V> = HashMap<BlockId, V, BuildHasherDefault<BlockHasher>>;
+
+/// Spreads an index over the word: the ids are the allocator's own, so nobody can make them collide.
+#[derive(Debug, Default)]
+pub(crate) struct BlockHasher(u64);
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u32(u32::from(b)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 
@@ -46,43 +70,45 @@ pub(crate) enum State {
 /// Marks a block as part of no expandable reservation.
 pub(crate) const NO_RESERVATION: u32 = u32::MAX;
 
-/// One block: a range of a segment.
+/// One block: a range of a segment. What a cache hit touches comes first and fills one cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Block {
     pub(crate) addr: u64,
     pub(crate) size: u64,
     /// Stale while the block is free [spec 3.4].
     pub(crate) requested: u64,
+    /// Who asked for it.
+    pub(crate) site: Option<&'static Location<'static>>,
     /// Neighbours in the segment, by address.
     pub(crate) prev: BlockId,
     pub(crate) next: BlockId,
-    /// Links of the free index's heap.
+    /// Links of the free index's heap; see also [`back`](Block::back).
     pub(crate) child: BlockId,
     pub(crate) sibling: BlockId,
-    pub(crate) back: BlockId,
-    pub(crate) state: State,
-    pub(crate) kind: PoolKind,
-    /// Whether other streams were recorded on it; which ones is kept aside.
-    pub(crate) has_uses: bool,
-    /// Whether the free set keeps it among the tails of expandable runs.
-    pub(crate) is_tail: bool,
+    /// Scope that the bytes of an active block are counted for; 0: none. A free block keeps a link here.
+    pub(crate) scope: u32,
     /// Slot of the owning pool; 0 is the default pool.
     pub(crate) pool: u32,
     /// Changes whenever the record is reused, so that stale handles are noticed.
     pub(crate) generation: u32,
-    /// Expandable reservation, or [`NO_RESERVATION`].
+    pub(crate) state: State,
+    pub(crate) kind: PoolKind,
+    /// Whether other streams were recorded on it; which ones is kept aside.
+    pub(crate) has_uses: bool,
+    /// Whether it is part of an expandable reservation.
+    expandable: bool,
+    /// That reservation, or [`NO_RESERVATION`].
     pub(crate) reservation: u32,
     /// Outstanding events.
     pub(crate) events: u32,
-    /// Scope that the bytes are counted for; 0: none.
-    pub(crate) scope: u32,
     /// Value of the pool's search counter when it became free [spec 8.3].
     pub(crate) gc_base: u64,
-    /// Who asked for it.
-    pub(crate) site: Option<&'static Location<'static>>,
-    /// Who asked for the segment.
+    /// Who asked for the segment. Kept up to date in a segment's first block, and in all of a reservation.
     pub(crate) segment_site: Option<&'static Location<'static>>,
 }
+
+const _: () = assert!(std::mem::offset_of!(Block, reservation) == 64);
 
 impl Block {
     /// A block that covers a whole segment, not in any set yet.
@@ -95,16 +121,15 @@ impl Block {
             next: BlockId::NONE,
             child: BlockId::NONE,
             sibling: BlockId::NONE,
-            back: BlockId::NONE,
+            scope: 0,
+            pool,
+            generation: 0,
             state: State::Held,
             kind,
             has_uses: false,
-            is_tail: false,
-            pool,
-            generation: 0,
+            expandable: reservation != NO_RESERVATION,
             reservation,
             events: 0,
-            scope: 0,
             gc_base: 0,
             site: None,
             segment_site: None,
@@ -113,7 +138,18 @@ impl Block {
 
     #[inline]
     pub(crate) fn is_expandable(&self) -> bool {
-        self.reservation != NO_RESERVATION
+        self.expandable
+    }
+
+    /// The heap's link towards the root; only blocks in a free index have one.
+    #[inline]
+    pub(super) fn back(&self) -> BlockId {
+        BlockId(self.scope)
+    }
+
+    #[inline]
+    pub(super) fn set_back(&mut self, back: BlockId) {
+        self.scope = back.0;
     }
 
     /// Whether the segment has other blocks [spec 0.3].
@@ -156,6 +192,35 @@ impl Slab {
         }
         let id = BlockId(self.blocks.len() as u32);
         self.blocks.push(block);
+        id
+    }
+
+    /// A record for the first `size` bytes of the block `rest`, linked to nothing. Writes the first cache line
+    /// only, where it can: the rest of the record is what it was before, or is set when the block becomes free.
+    #[inline]
+    pub(super) fn insert_front(&mut self, rest: BlockId, size: u64) -> BlockId {
+        let Block { addr, pool, kind, prev, expandable, .. } = self[rest];
+        let id = match self.vacant.some() {
+            Some(id) => {
+                let slot = &mut self.blocks[id.0 as usize];
+                self.vacant = slot.next;
+                slot.generation = slot.generation.wrapping_add(1);
+                id
+            }
+            None => {
+                self.blocks.push(Block::segment(addr, size, pool, kind, NO_RESERVATION));
+                BlockId(self.blocks.len() as u32 - 1)
+            }
+        };
+        if expandable || self[id].expandable || prev.is_none() {
+            let Block { reservation, segment_site, .. } = self[rest];
+            let block = &mut self[id];
+            (block.reservation, block.segment_site, block.expandable) = (reservation, segment_site, expandable);
+        }
+        let block = &mut self[id];
+        (block.addr, block.size, block.requested) = (addr, size, 0);
+        (block.pool, block.kind, block.state) = (pool, kind, State::Held);
+        (block.has_uses, block.scope, block.site) = (false, 0, None);
         id
     }
 

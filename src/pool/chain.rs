@@ -4,15 +4,20 @@ use super::block::{Block, BlockId, Slab, State};
 
 /// Cuts the first `size` bytes off `id` as a new block, which is returned. The old record keeps its identity
 /// and becomes the rest [spec 3.4].
+#[inline]
 pub(crate) fn split_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
+    let front = slab.insert_front(id, size);
     let rest = &mut slab[id];
-    let mut front = Block::segment(rest.addr, size, rest.pool, rest.kind, rest.reservation);
-    front.prev = rest.prev;
-    front.next = id;
-    front.segment_site = rest.segment_site;
+    let before = std::mem::replace(&mut rest.prev, front);
     rest.addr += size;
     rest.size -= size;
-    link_before(slab, id, front)
+    let block = &mut slab[front];
+    block.prev = before;
+    block.next = id;
+    if let Some(before) = before.some() {
+        slab[before].next = front;
+    }
+    front
 }
 
 /// Cuts everything after the first `size` bytes off `id` as a new block, which is returned.
@@ -32,25 +37,17 @@ pub(crate) fn split_back(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
     back
 }
 
-fn link_before(slab: &mut Slab, id: BlockId, front: Block) -> BlockId {
-    let front = slab.insert(front);
-    if let Some(before) = slab[front].prev.some() {
-        slab[before].next = front;
-    }
-    slab[id].prev = front;
-    front
-}
-
 /// Lets `id` swallow the block before it, whose record is given back.
 pub(crate) fn absorb_prev(slab: &mut Slab, id: BlockId) {
     let gone = slab[id].prev;
-    let (addr, size, before, site) =
-        (slab[gone].addr, slab[gone].size, slab[gone].prev, slab[gone].segment_site);
+    let (addr, size, before) = (slab[gone].addr, slab[gone].size, slab[gone].prev);
     let block = &mut slab[id];
     block.addr = addr;
     block.size += size;
     block.prev = before;
-    block.segment_site = site;
+    if before.is_none() || block.is_expandable() {
+        slab[id].segment_site = slab[gone].segment_site;
+    }
     if let Some(before) = before.some() {
         slab[before].next = id;
     }

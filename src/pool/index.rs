@@ -1,15 +1,15 @@
 //! Best fit: the free block of least size that is large enough, of least address among equals.
 //!
-//! One pairing heap by address per exact size, the sizes in a [`SizeTrie`]. Heap links live in the block
+//! One pairing heap by address per exact size, the sizes in a [`SizeMap`]. Heap links live in the block
 //! records, so nothing is allocated.
 
 use super::block::{BlockId, Slab};
-use super::trie::SizeTrie;
+use super::sizes::SizeMap;
 use crate::size::MIN_BLOCK;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FreeIndex {
-    sizes: SizeTrie,
+    sizes: SizeMap,
 }
 
 /// All block sizes are multiples of 512, so a class holds one size.
@@ -19,18 +19,13 @@ fn class(size: u64) -> u64 {
 }
 
 impl FreeIndex {
-    /// `height` levels of 64 size classes each are laid out at once.
-    pub(crate) fn new(height: u32) -> Self {
-        FreeIndex { sizes: SizeTrie::new(height) }
-    }
-
     #[inline]
     pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
         let key = class(slab[id].size);
         let block = &mut slab[id];
         block.child = BlockId::NONE;
         block.sibling = BlockId::NONE;
-        block.back = BlockId::NONE;
+        block.set_back(BlockId::NONE);
         match self.sizes.get(key) {
             None => self.sizes.set(key, id),
             Some(root) => {
@@ -45,13 +40,13 @@ impl FreeIndex {
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
         let heir = merge_children(slab, id);
-        let (back, sibling) = (slab[id].back, slab[id].sibling);
+        let (back, sibling) = (slab[id].back(), slab[id].sibling);
         if back.is_none() {
             let key = class(slab[id].size);
             match heir.some() {
                 None => self.sizes.remove(key),
                 Some(heir) => {
-                    slab[heir].back = BlockId::NONE;
+                    slab[heir].set_back(BlockId::NONE);
                     self.sizes.set(key, heir);
                 }
             }
@@ -61,13 +56,13 @@ impl FreeIndex {
         let after = match heir.some() {
             None => sibling,
             Some(heir) => {
-                slab[heir].back = back;
+                slab[heir].set_back(back);
                 slab[heir].sibling = sibling;
                 heir
             }
         };
         if let Some(sibling) = sibling.some() {
-            slab[sibling].back = heir.some().unwrap_or(back);
+            slab[sibling].set_back(heir.some().unwrap_or(back));
         }
         if slab[back].child == id {
             slab[back].child = after;
@@ -79,7 +74,7 @@ impl FreeIndex {
     /// The best fit for `size` bytes, which stays in the index.
     #[inline]
     pub(crate) fn best_fit(&self, size: u64) -> Option<BlockId> {
-        self.sizes.successor(class(size)).map(|(_, root)| root)
+        self.sizes.successor(class(size))
     }
 }
 
@@ -89,9 +84,9 @@ fn meld(slab: &mut Slab, a: BlockId, b: BlockId) -> BlockId {
     let (top, below) = if slab[a].addr < slab[b].addr { (a, b) } else { (b, a) };
     let first = slab[top].child;
     slab[below].sibling = first;
-    slab[below].back = top;
+    slab[below].set_back(top);
     if let Some(first) = first.some() {
-        slab[first].back = below;
+        slab[first].set_back(below);
     }
     slab[top].child = below;
     top
@@ -104,7 +99,7 @@ fn merge_children(slab: &mut Slab, id: BlockId) -> BlockId {
     while let Some(a) = next.some() {
         let b = slab[a].sibling;
         slab[a].sibling = BlockId::NONE;
-        slab[a].back = BlockId::NONE;
+        slab[a].set_back(BlockId::NONE);
         let pair = match b.some() {
             None => {
                 next = BlockId::NONE;
@@ -113,7 +108,7 @@ fn merge_children(slab: &mut Slab, id: BlockId) -> BlockId {
             Some(b) => {
                 next = slab[b].sibling;
                 slab[b].sibling = BlockId::NONE;
-                slab[b].back = BlockId::NONE;
+                slab[b].set_back(BlockId::NONE);
                 meld(slab, a, b)
             }
         };
@@ -144,7 +139,7 @@ mod tests {
         #[test]
         fn finds_the_least_size_and_address(ops in prop::collection::vec((0u8..5, 1u64..40, 0u64..5000), 1..500)) {
             let mut slab = Slab::new();
-            let mut index = FreeIndex::new(2);
+            let mut index = FreeIndex::default();
             let mut model = BTreeMap::new();
             for (op, units, spot) in ops {
                 let (size, addr) = (units * 512, spot << 20);

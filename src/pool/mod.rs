@@ -7,4 +7,5 @@ pub(crate) mod block;
 pub(crate) mod chain;
 pub(crate) mod index;
 pub(crate) mod set;
+mod sizes;
 mod trie;

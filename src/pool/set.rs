@@ -4,10 +4,6 @@ use super::block::{BlockId, Slab, State};
 use super::chain;
 use super::index::FreeIndex;
 
-/// Levels of 64 size classes that small pools need (2 MiB), and that large pools start with (128 MiB).
-const SMALL_HEIGHT: u32 = 2;
-const LARGE_HEIGHT: u32 = 3;
-
 /// Free blocks of one (pool, stream, kind), and the unmapped ranges of its expandable reservations.
 ///
 /// Expandable blocks are kept apart from ordinary ones, and those that an unmapped range follows ("tails")
@@ -26,19 +22,11 @@ pub(crate) struct FreeSet {
 }
 
 impl FreeSet {
-    pub(crate) fn small() -> Self {
-        Self::new(SMALL_HEIGHT)
-    }
-
-    pub(crate) fn large() -> Self {
-        Self::new(LARGE_HEIGHT)
-    }
-
-    fn new(height: u32) -> Self {
+    pub(crate) fn new() -> Self {
         FreeSet {
             front: BlockId::NONE,
-            ordinary: FreeIndex::new(height),
-            expandable: FreeIndex::new(1),
+            ordinary: FreeIndex::default(),
+            expandable: FreeIndex::default(),
             tails: Vec::new(),
             unmapped: Vec::new(),
         }
@@ -57,8 +45,7 @@ impl FreeSet {
         if chain::next_in(slab, id, State::Unmapped).is_none() {
             return self.expandable.insert(slab, id);
         }
-        let block = &mut slab[id];
-        block.is_tail = true;
+        let block = &slab[id];
         let key = (block.size, block.addr, id);
         let at = self.tails.partition_point(|tail| *tail < key);
         self.tails.insert(at, key);
@@ -72,9 +59,8 @@ impl FreeSet {
             self.front = BlockId::NONE;
         } else if !slab[id].is_expandable() {
             self.ordinary.remove(slab, id);
-        } else if slab[id].is_tail {
-            slab[id].is_tail = false;
-            self.tails.retain(|tail| tail.2 != id);
+        } else if let Some(at) = self.tails.iter().position(|tail| tail.2 == id) {
+            self.tails.remove(at);
         } else {
             self.expandable.remove(slab, id);
         }

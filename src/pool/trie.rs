@@ -1,4 +1,4 @@
-//! A map from size class to the root of that class's heap, with "smallest key not below".
+//! The part of [`SizeMap`](super::sizes::SizeMap) for sizes without bound.
 //!
 //! A 64-ary trie of bitmaps: every step looks at one word. The cost depends on the height (the largest
 //! size), never on how many blocks are free, and empty nodes are recycled, so that a hit allocates nothing.
