@@ -32,6 +32,9 @@ use Counter::{
     RequestedBytes,
 };
 
+/// A limit that no value reaches. A shard's part of a sum can be below 0, and the distance to it must not overflow.
+const LIFTED: i64 = i64::MAX / 2;
+
 const EVERY: [Counter; COUNTERS] = [
     Allocation,
     AllocatedBytes,
@@ -326,7 +329,7 @@ impl Counters {
     fn has_surplus(&self, row: usize) -> bool {
         let i = AllocatedBytes as usize;
         // A lifted limit is no credit to give back: the bank settles anew right after.
-        if self.limit[ALL][i] == i64::MAX {
+        if self.limit[ALL][i] == LIFTED {
             return false;
         }
         self.limit[row][i] - self.value(row, AllocatedBytes) > self.keep[row][i]
@@ -350,7 +353,7 @@ impl Counters {
 
     /// Lets the next operation pass; only while every shard is locked, and followed by [`Bank::settle`].
     pub(crate) fn lift(&mut self) {
-        self.limit = [[i64::MAX; COUNTERS]; 3];
+        self.limit = [[LIFTED; COUNTERS]; 3];
     }
 
     fn reset_accumulated(&mut self) {
