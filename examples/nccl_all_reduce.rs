@@ -175,7 +175,11 @@ fn measure(
             return Err(format!("rank {place} has a wrong result").into());
         }
     }
-    Ok(format!("right, {time:.2?} for {} MiB, bus bandwidth {:.1} GB/s", ELEMENTS >> 18, bandwidth(ranks.len(), time)))
+    Ok(format!(
+        "right, {time:.2?} for {} MiB, bus bandwidth {:.1} GB/s",
+        ELEMENTS >> 18,
+        bandwidth(ranks.len(), time)
+    ))
 }
 
 /// As NCCL's own tests count it.

@@ -25,8 +25,8 @@ use std::sync::Arc;
 pub use self::allocation::{Allocation, AllocationParts};
 pub use self::builder::Builder;
 pub use self::graph::{CaptureScope, GraphPool, PooledGraph};
-pub use self::pinned::PinnedAllocator;
 pub use self::managed::ManagedUpstream;
+pub use self::pinned::PinnedAllocator;
 pub use self::pool::MemPool;
 pub use self::scope::{Scope, ScopeGuard};
 #[cfg(unix)]

@@ -31,6 +31,9 @@ use Counter::{
     RequestedBytes,
 };
 
+/// A limit that no value reaches. A shard's part of a sum can be below 0, and the distance to it must not overflow.
+const LIFTED: i64 = i64::MAX / 2;
+
 pub(super) const EVERY: [Counter; COUNTERS] = [
     Allocation,
     AllocatedBytes,
@@ -338,7 +341,7 @@ impl Counters {
 
     fn is_rich(&self, row: usize) -> bool {
         // A lifted limit is no credit to give back: the bank settles anew right after.
-        if self.limit[ALL][AllocatedBytes as usize] == i64::MAX {
+        if self.limit[ALL][AllocatedBytes as usize] == LIFTED {
             return false;
         }
         let rich = |row: usize| EVERY.iter().any(|&c| self.unused(row, c) > 2 * self.keep[row][c as usize]);
@@ -367,7 +370,7 @@ impl Counters {
 
     /// Lets the next operation pass; only while every shard is locked, and followed by [`Bank::settle`].
     pub(crate) fn lift(&mut self) {
-        self.limit = [[i64::MAX; COUNTERS]; 3];
+        self.limit = [[LIFTED; COUNTERS]; 3];
     }
 
     pub(super) fn reset_accumulated(&mut self) {

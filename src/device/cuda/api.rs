@@ -5,6 +5,7 @@
 //! them exist depends on the CUDA version that the *user* of this crate chose. The table below has none of the three,
 //! and is the same library that cudarc uses (checked in [`super::CudaDevice`]).
 
+use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
@@ -218,7 +219,11 @@ impl Api {
                         None => Ok(api),
                     };
                 }
-                Err(error) => reasons.push(error.to_string()),
+                // The error only names the function; what the loader said is behind it.
+                Err(error) => {
+                    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                    reasons.push(cause);
+                }
             }
         }
         Err(reasons.join("; "))
