@@ -87,3 +87,22 @@ fn each_device_has_its_own_memory() {
     here.verify().unwrap();
     there.verify().unwrap();
 }
+
+#[test]
+fn pages_of_a_destroyed_stream_go_back() {
+    let Some((driver, device)) = driver() else { return };
+    let Some(fake) = driver.fake() else {
+        println!("skipped: what a real driver does with a destroyed stream's handle is undefined");
+        return;
+    };
+    let device = Arc::new(device);
+    let shared: Arc<dyn Device> = Arc::<CudaDevice>::clone(&device);
+    let config = Config::parse("expandable_segments:True").unwrap();
+    let allocator = Allocator::builder().device(shared).config(config).build().unwrap();
+    let stream = device.context().new_stream().unwrap();
+    drop(allocator.alloc_on(3 * MIB, fake::driver::raw(&stream)).unwrap());
+    drop(stream);
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.memory_reserved(), 0);
+    let _ = fake.violations();
+}
