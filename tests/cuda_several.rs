@@ -6,7 +6,7 @@ mod fake;
 
 use std::sync::Arc;
 
-use fake::driver::{copy_in, copy_out, driver};
+use fake::driver::{copy_in, copy_out, driver, raw};
 use gpucache::device::Device;
 use gpucache::device::cuda::CudaDevice;
 use gpucache::device::sim::SimDevice;
@@ -57,7 +57,8 @@ fn managed_memory_ends_at_its_limit() {
 #[test]
 fn a_device_without_managed_memory_refuses() {
     let device: Arc<dyn Device> = Arc::new(SimDevice::new(1 << 30));
-    let allocator = Allocator::builder().device(Arc::clone(&device)).config(Config::default()).build().unwrap();
+    let allocator =
+        Allocator::builder().device(Arc::clone(&device)).config(Config::default()).build().unwrap();
     let managed = Arc::new(ManagedUpstream::new(device, 32 << 20));
     let pool = allocator.create_pool_with(managed.clone());
     let outcome = pool.scope(|| allocator.alloc(MIB)).unwrap();
@@ -91,18 +92,18 @@ fn each_device_has_its_own_memory() {
 #[test]
 fn pages_of_a_destroyed_stream_go_back() {
     let Some((driver, device)) = driver() else { return };
-    let Some(fake) = driver.fake() else {
+    if driver.fake().is_none() {
         println!("skipped: what a real driver does with a destroyed stream's handle is undefined");
         return;
-    };
+    }
     let device = Arc::new(device);
     let shared: Arc<dyn Device> = Arc::<CudaDevice>::clone(&device);
     let config = Config::parse("expandable_segments:True").unwrap();
     let allocator = Allocator::builder().device(shared).config(config).build().unwrap();
     let stream = device.context().new_stream().unwrap();
-    drop(allocator.alloc_on(3 * MIB, fake::driver::raw(&stream)).unwrap());
+    drop(allocator.alloc_on(3 * MIB, raw(&stream)).unwrap());
     drop(stream);
     allocator.empty_cache().unwrap();
     assert_eq!(allocator.memory_reserved(), 0);
-    let _ = fake.violations();
+    driver.forgive();
 }

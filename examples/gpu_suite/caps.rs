@@ -37,7 +37,12 @@ pub(crate) fn run(gpu: &Gpu) -> Finding {
     let mut children = Vec::new();
     for fraction in FRACTIONS {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--device", &gpu.device.context().ordinal().to_string(), "--child-cap", &fraction.to_string()]);
+        command.args([
+            "--device",
+            &gpu.device.context().ordinal().to_string(),
+            "--child-cap",
+            &fraction.to_string(),
+        ]);
         children.push(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
     }
     let reserved = children.iter_mut().map(reserved).collect::<Result<Vec<u64>, _>>();
@@ -60,8 +65,13 @@ pub(crate) fn run(gpu: &Gpu) -> Finding {
     if !is_fake() && taken < sum {
         return Err(format!("the driver gave out {taken} bytes, the processes have {sum}").into());
     }
-    let text = reserved.iter().map(|bytes| format!("{} MiB", bytes / MIB as u64)).collect::<Vec<_>>().join(" and ");
-    Ok(format!("caps {FRACTIONS:?} of {} MiB: {text} reserved, {} MiB less free", gpu.total() / MIB as u64, taken / MIB as u64))
+    let text =
+        reserved.iter().map(|bytes| format!("{} MiB", bytes / MIB as u64)).collect::<Vec<_>>().join(" and ");
+    Ok(format!(
+        "caps {FRACTIONS:?} of {} MiB: {text} reserved, {} MiB less free",
+        gpu.total() / MIB as u64,
+        taken / MIB as u64
+    ))
 }
 
 fn reserved(child: &mut Child) -> Result<u64, Box<dyn std::error::Error>> {

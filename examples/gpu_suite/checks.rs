@@ -79,7 +79,8 @@ pub(crate) fn expandable(gpu: &Gpu) -> Finding {
         // SAFETY: the block is live until the end, and has these words.
         unsafe { gpu.kernels.fill(&stream, block.address(), block.len() as u64 / 4, pattern) }?;
     }
-    let large = allocator.memory_snapshot().segments.into_iter().filter(|s| s.total_size > 2 * MIB as u64).count();
+    let large =
+        allocator.memory_snapshot().segments.into_iter().filter(|s| s.total_size > 2 * MIB as u64).count();
     expect(large == 1, "the blocks are not in one growing segment")?;
     let mut blocks: Vec<_> = blocks.into_iter().zip(1..).collect();
     drop(blocks.remove(1));
@@ -90,7 +91,13 @@ pub(crate) fn expandable(gpu: &Gpu) -> Finding {
     for (block, pattern) in &blocks {
         // SAFETY: as above.
         unsafe {
-            gpu.kernels.count_other(&stream, block.address(), block.len() as u64 / 4, *pattern, count.address())
+            gpu.kernels.count_other(
+                &stream,
+                block.address(),
+                block.len() as u64 / 4,
+                *pattern,
+                count.address(),
+            )
         }?;
     }
     expect(gpu.read_word(count.address())? == 0, "data changed while pages came and went")?;
@@ -98,7 +105,11 @@ pub(crate) fn expandable(gpu: &Gpu) -> Finding {
     allocator.empty_cache()?;
     expect(allocator.memory_reserved() == 0, "pages are left")?;
     allocator.verify()?;
-    Ok(format!("grown to {} MiB, hole of {} MiB unmapped, data intact", before / MIB as u64, (before - after) / MIB as u64))
+    Ok(format!(
+        "grown to {} MiB, hole of {} MiB unmapped, data intact",
+        before / MIB as u64,
+        (before - after) / MIB as u64
+    ))
 }
 
 /// Page-locked memory to a block and back, by work on two streams.
@@ -122,11 +133,16 @@ pub(crate) fn pinned(gpu: &Gpu) -> Finding {
     expect(allocated < i64::from(ROUNDS), "pinned memory was not used again")?;
     allocator.verify()?;
     host.host_empty_cache()?;
-    Ok(format!("{ROUNDS} times 4 MiB up on one stream and down on another, {allocated} pinned blocks from the driver"))
+    Ok(format!(
+        "{ROUNDS} times 4 MiB up on one stream and down on another, {allocated} pinned blocks from the driver"
+    ))
 }
 
 /// Takes blocks until there is no memory left.
-fn exhaust(allocator: &Allocator, bytes: usize) -> Result<(Vec<Allocation>, String), Box<dyn std::error::Error>> {
+fn exhaust(
+    allocator: &Allocator,
+    bytes: usize,
+) -> Result<(Vec<Allocation>, String), Box<dyn std::error::Error>> {
     let mut blocks = Vec::new();
     loop {
         match allocator.alloc_on(bytes, Stream::DEFAULT) {

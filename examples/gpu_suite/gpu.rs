@@ -49,7 +49,9 @@ impl Gpu {
         self.device.device_synchronize()?;
         let mut word = [0_u8; 4];
         // SAFETY: the caller's block has this word, and nothing writes it meanwhile.
-        unsafe { gpucache::cudarc::driver::result::memcpy_dtoh_sync(&mut word, address as sys::CUdeviceptr) }?;
+        unsafe {
+            gpucache::cudarc::driver::result::memcpy_dtoh_sync(&mut word, address as sys::CUdeviceptr)
+        }?;
         Ok(u32::from_le_bytes(word))
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gpucache::cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg};
+use gpucache::cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+};
 use gpucache::cudarc::nvrtc::Ptx;
 
 /// Both stride over the elements, so that any grid does.
@@ -86,7 +88,10 @@ fn grid(words: u64) -> LaunchConfig {
 impl Kernels {
     pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
         let module = context.load_module(Ptx::from_src(SOURCE))?;
-        Ok(Kernels { fill: module.load_function("fill_u32")?, count_other: module.load_function("count_other_u32")? })
+        Ok(Kernels {
+            fill: module.load_function("fill_u32")?,
+            count_other: module.load_function("count_other_u32")?,
+        })
     }
 
     /// Writes `value` into every word.

@@ -58,8 +58,11 @@ pub(crate) fn run(gpu: &Gpu, options: &str, seed: u64) -> Finding {
                 let bytes = random.size((budget / 8).min(64 * MIB as u64) as usize);
                 let stream = raw(&streams[random.below(3)]);
                 let in_pool = random.below(10) == 0;
-                let asked =
-                    if in_pool { pool.scope(|| allocator.alloc_on(bytes, stream))? } else { allocator.alloc_on(bytes, stream) };
+                let asked = if in_pool {
+                    pool.scope(|| allocator.alloc_on(bytes, stream))?
+                } else {
+                    allocator.alloc_on(bytes, stream)
+                };
                 match asked {
                     Ok(block) => live.add(block)?,
                     Err(error) if error.is_out_of_memory() => refused += 1,

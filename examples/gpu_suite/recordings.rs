@@ -55,7 +55,8 @@ pub(crate) fn run(gpu: &Gpu, report: &mut Report, folder: &Path) -> Result<(), B
         return Err(format!("{} holds no .req or .req.zst files", folder.display()).into());
     }
     for group in found.chunk_by(|a, b| a.0.parent() == b.0.parent()) {
-        let name = group[0].0.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+        let name =
+            group[0].0.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
         report.check(&format!("recordings: {name}"), || {
             let mut tally = Tally::default();
             for (req, obs) in group {
@@ -86,7 +87,9 @@ fn replay(
 fn exact_in_a_fresh_process(gpu: &Gpu, req: &Path, obs: &Path) -> bool {
     let Ok(program) = std::env::current_exe() else { return false };
     let mut command = Command::new(program);
-    command.args(["--device", &gpu.device.context().ordinal().to_string(), "--child-recording"]).args([req, obs]);
+    command
+        .args(["--device", &gpu.device.context().ordinal().to_string(), "--child-recording"])
+        .args([req, obs]);
     command.status().is_ok_and(|status| status.success())
 }
 

@@ -46,7 +46,12 @@ impl Report {
     }
 
     pub(crate) fn skip(&mut self, name: &str, why: &str) {
-        self.add(Row { name: name.to_owned(), mark: Mark::Skipped, time: Duration::ZERO, text: why.to_owned() });
+        self.add(Row {
+            name: name.to_owned(),
+            mark: Mark::Skipped,
+            time: Duration::ZERO,
+            text: why.to_owned(),
+        });
     }
 
     fn add(&mut self, row: Row) {

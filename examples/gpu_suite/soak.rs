@@ -70,7 +70,8 @@ pub(crate) fn run(gpu: &Gpu, options: &str, time: Duration) -> Finding {
                 let (allocator, counts, stop) = (&allocator, &counts, &stop);
                 let own = [2 * thread, 2 * thread + 1, 2 * THREADS].map(|k| Arc::clone(&streams[k]));
                 scope.spawn(move || {
-                    let outcome = Worker::new(gpu, allocator, counts, own, thread, budget).and_then(|w| w.run(stop));
+                    let outcome =
+                        Worker::new(gpu, allocator, counts, own, thread, budget).and_then(|w| w.run(stop));
                     stop.fetch_or(outcome.is_err(), Ordering::Relaxed);
                     outcome
                 })
@@ -164,7 +165,8 @@ impl<'a> Worker<'a> {
     }
 
     fn allocate(&mut self) -> Result<(), Failure> {
-        let (words, home) = (self.random.size(self.largest) as u64 / 4, self.random.below(self.streams.len()));
+        let (words, home) =
+            (self.random.size(self.largest) as u64 / 4, self.random.below(self.streams.len()));
         let stream = &self.streams[home];
         let asked = if self.random.below(2) == 0 {
             self.allocator.alloc_on(words as usize * 4, raw(stream)).map(Memory::Plain)

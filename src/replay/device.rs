@@ -161,7 +161,12 @@ impl Case {
         run.and_then(|run| cleaned.map(|()| run))
     }
 
-    fn play(&self, player: &mut Player, device: &OverlaidDevice, progress: &AtomicU64) -> Result<Run, Divergence> {
+    fn play(
+        &self,
+        player: &mut Player,
+        device: &OverlaidDevice,
+        progress: &AtomicU64,
+    ) -> Result<Run, Divergence> {
         let mut comparison = Comparison::new(&self.observed_header).map_err(|e| at(progress, e))?;
         let mut ordinals = Ordinals::new(self.header.total_memory);
         let (mut run, mut context) = (Run::default(), Context::default());
@@ -195,7 +200,10 @@ impl Case {
             });
             progress.store(number + 1, Ordering::Relaxed);
         }
-        player.allocator().verify().map_err(|e| at(progress, format!("the end state is not consistent: {e}")))?;
+        player
+            .allocator()
+            .verify()
+            .map_err(|e| at(progress, format!("the end state is not consistent: {e}")))?;
         Ok(run)
     }
 
@@ -225,7 +233,8 @@ impl Case {
         progress: &AtomicU64,
     ) -> Result<(), Divergence> {
         let gpu = RecordedGpu::new(self.header.total_memory);
-        let allocator = allocator(&self.header, Arc::new(gpu.device().clone())).map_err(|e| at(progress, e))?;
+        let allocator =
+            allocator(&self.header, Arc::new(gpu.device().clone())).map_err(|e| at(progress, e))?;
         let answers_header = Header {
             events: Some(EventSet::All),
             row: Vec::new(),
@@ -241,7 +250,10 @@ impl Case {
             gpu.forget();
             comparison.check(&player, request, &played, answer).map_err(|reason| Divergence {
                 request: difference.request,
-                reason: format!("{}; and at request {number} the addresses do not explain it: {reason}", difference.reason),
+                reason: format!(
+                    "{}; and at request {number} the addresses do not explain it: {reason}",
+                    difference.reason
+                ),
                 context: difference.context.clone(),
             })?;
         }

@@ -137,7 +137,13 @@ mod tests {
 
     fn observation(outcome: u64, events: &[&str]) -> Observation {
         let events = events.iter().map(|line| TraceEvent::parse(line).unwrap()).collect();
-        Observation { events, outcome: Outcome::Address(outcome), deltas: None, full: None, notes: Vec::new() }
+        Observation {
+            events,
+            outcome: Outcome::Address(outcome),
+            deltas: None,
+            full: None,
+            notes: Vec::new(),
+        }
     }
 
     #[test]
@@ -154,7 +160,10 @@ mod tests {
         // A second page of the same range does not begin another one.
         let recorded = observation(0x8020_0000, &["+ sm 80200000 2097152 0"]);
         let got = observation(0, &["+ sm f0200000 2097152 0"]).events;
-        assert_eq!(ordinals.translate(&recorded, &got), observation(0xf020_0000, &["+ sm f0200000 2097152 0"]));
+        assert_eq!(
+            ordinals.translate(&recorded, &got),
+            observation(0xf020_0000, &["+ sm f0200000 2097152 0"])
+        );
 
         let gone = ordinals.translate(&observation(0x1200, &["+ sf 1000 4096 0"]), &[]);
         assert_eq!(gone, observation(0x1200, &["+ sf 9000 4096 0"]));
