@@ -24,6 +24,6 @@ export FAKE_CUDA_DEVICES=2 FAKE_CUDA_MEMORY=1073741824 FAKE_CUDA_STRICT=1
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="env LD_LIBRARY_PATH=$dir"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="env LD_LIBRARY_PATH=$dir"
 if [ $# -eq 0 ]; then
-    set -- --test cross_stream --test fork --test ipc --test cuda_allocator --test cuda_pinned --test cuda_driver --test cuda_fake --test cuda_sweep
+    set -- --test cross_stream --test fork --test ipc --test cuda_allocator --test cuda_pinned --test cuda_several --test cuda_driver --test cuda_fake --test cuda_sweep
 fi
 exec cargo test "$@"

@@ -35,8 +35,8 @@ impl Rank {
     }
 
     /// Every element is the rank's number, from 1.
-    fn buffer(&self, number: usize) -> gpucache::Result<DeviceBuffer<f32>> {
-        self.allocator.clone_htod(&vec![number as f32; ELEMENTS], &self.stream)
+    fn buffer(&self, number: u32) -> gpucache::Result<DeviceBuffer<u32>> {
+        self.allocator.clone_htod(&vec![number; ELEMENTS], &self.stream)
     }
 }
 
@@ -48,13 +48,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let count = match gpucache::device_count() {
         Ok(count) if count > 1 => count,
-        Ok(_) => return skipped("it needs two GPUs, and one is visible"),
-        Err(error) => return skipped(&error.to_string()),
+        found => {
+            let why = found.map_or_else(|error| error.to_string(), |_| "one GPU is visible".to_owned());
+            println!("Skipped: {why}; two GPUs are needed.");
+            return Ok(());
+        }
     };
     // cudarc panics if the library lacks one of the functions that it knows.
     // SAFETY: this only loads the library.
     if !std::panic::catch_unwind(|| unsafe { sys::is_culib_present() }).unwrap_or(false) {
-        return skipped("libnccl.so cannot be loaded, or is too old for this version of cudarc");
+        println!("Skipped: libnccl.so cannot be loaded, or is too old for this version of cudarc.");
+        return Ok(());
     }
     println!("NCCL {}, {count} GPUs", checked("ncclGetVersion", result::get_nccl_version())?);
     let ranks = (0..count).map(Rank::new).collect::<Result<Vec<_>, _>>()?;
@@ -64,11 +68,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     for rank in &ranks {
         rank.allocator.verify()?;
     }
-    Ok(())
-}
-
-fn skipped(why: &str) -> Result<(), Box<dyn Error>> {
-    println!("Skipped: {why}.");
     Ok(())
 }
 
@@ -91,7 +90,7 @@ fn report_peers(ranks: &[Rank]) -> Result<(), Box<dyn Error>> {
         second.stream.synchronize()?;
         let mut ours = first.buffer(0)?;
         ours.copy_from(&theirs)?;
-        let same = ours.to_vec()?.iter().all(|value| *value == 7.0);
+        let same = ours.to_vec()?.iter().all(|value| *value == 7);
         println!("copy from GPU 1 to GPU 0: {}", if same { "right" } else { "WRONG" });
     }
     Ok(())
@@ -140,7 +139,7 @@ fn with_pools(ranks: &[Rank], comms: &[sys::ncclComm_t]) -> Result<String, Box<d
             let (at, stream) = (buffer.address() as *mut c_void, rank.stream.cu_stream());
             // SAFETY: the buffer has that many elements of the type, and is used on its home stream.
             checked("ncclAllReduce", unsafe {
-                let (kind, max) = (sys::ncclDataType_t::ncclFloat32, sys::ncclRedOp_t::ncclMax);
+                let (kind, max) = (sys::ncclDataType_t::ncclUint32, sys::ncclRedOp_t::ncclMax);
                 result::all_reduce(at, at, ELEMENTS, kind, max, *comm, stream.cast())
             })?;
         }
@@ -157,8 +156,8 @@ fn with_pools(ranks: &[Rank], comms: &[sys::ncclComm_t]) -> Result<String, Box<d
 /// Repeats the reduction, checks the result, and says how fast it was.
 fn measure(
     ranks: &[Rank],
-    buffers: &mut [DeviceBuffer<f32>],
-    mut reduce: impl FnMut(&mut [DeviceBuffer<f32>]) -> Result<(), Box<dyn Error>>,
+    buffers: &mut [DeviceBuffer<u32>],
+    mut reduce: impl FnMut(&mut [DeviceBuffer<u32>]) -> Result<(), Box<dyn Error>>,
 ) -> Result<String, Box<dyn Error>> {
     reduce(buffers)?;
     let wait = || ranks.iter().try_for_each(|rank| rank.stream.synchronize());
@@ -169,7 +168,7 @@ fn measure(
     }
     wait()?;
     let time = started.elapsed() / ROUNDS;
-    let expected = ranks.len() as f32;
+    let expected = ranks.len() as u32;
     for (place, buffer) in buffers.iter().enumerate() {
         if buffer.to_vec()?.iter().any(|value| *value != expected) {
             return Err(format!("rank {place} has a wrong result").into());
@@ -184,7 +183,7 @@ fn measure(
 
 /// As NCCL's own tests count it.
 fn bandwidth(ranks: usize, time: Duration) -> f64 {
-    let moved = 2.0 * (ranks as f64 - 1.0) / ranks as f64 * (ELEMENTS * size_of::<f32>()) as f64;
+    let moved = 2.0 * (ranks as f64 - 1.0) / ranks as f64 * (ELEMENTS * size_of::<u32>()) as f64;
     moved / time.as_secs_f64() / 1e9
 }
 

@@ -14,7 +14,7 @@ use crate::report::Finding;
 
 const THREADS: usize = 6;
 const VERIFY_EVERY: Duration = Duration::from_secs(5);
-/// Fewest and most blocks that a thread keeps.
+/// The most blocks that a thread keeps.
 const KEEP: usize = 64;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -45,8 +45,8 @@ struct Worker<'a> {
     gpu: &'a Gpu,
     allocator: &'a Allocator,
     counts: &'a Counts,
-    /// Its own, and one that all threads share.
-    streams: Vec<Arc<CudaStream>>,
+    /// Two of its own, and one that all threads share.
+    streams: [Arc<CudaStream>; 3],
     random: Random,
     blocks: Vec<Block>,
     largest: usize,
@@ -61,15 +61,17 @@ pub(crate) fn run(gpu: &Gpu, options: &str, time: Duration) -> Finding {
     // Frees that wait for streams pile up; beyond the cap requests wait for them.
     allocator.set_per_process_memory_fraction((budget as f64 / gpu.total() as f64).min(1.0))?;
     let counts = Counts::default();
-    let shared = gpu.stream()?;
+    // Kept until the cache is empty: unmapping expandable segments waits for their stream. The last is for all threads.
+    let streams = (0..=2 * THREADS).map(|_| gpu.stream()).collect::<Result<Vec<_>, _>>()?;
     let stop = AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| -> Result<(), Failure> {
         let workers: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let (allocator, counts, shared, stop) = (&allocator, &counts, &shared, &stop);
+                let (allocator, counts, stop) = (&allocator, &counts, &stop);
+                let own = [2 * thread, 2 * thread + 1, 2 * THREADS].map(|k| Arc::clone(&streams[k]));
                 scope.spawn(move || {
                     let outcome =
-                        Worker::new(gpu, allocator, counts, shared, thread, budget).and_then(|w| w.run(stop));
+                        Worker::new(gpu, allocator, counts, own, thread, budget).and_then(|w| w.run(stop));
                     stop.fetch_or(outcome.is_err(), Ordering::Relaxed);
                     outcome
                 })
@@ -119,7 +121,7 @@ impl<'a> Worker<'a> {
         gpu: &'a Gpu,
         allocator: &'a Allocator,
         counts: &'a Counts,
-        shared: &Arc<CudaStream>,
+        streams: [Arc<CudaStream>; 3],
         thread: usize,
         budget: u64,
     ) -> Result<Self, Failure> {
@@ -135,7 +137,7 @@ impl<'a> Worker<'a> {
             gpu,
             allocator,
             counts,
-            streams: vec![context.new_stream()?, context.new_stream()?, Arc::clone(shared)],
+            streams,
             random: Random(thread as u64 + 1),
             blocks: Vec::new(),
             largest: most.min(budget as usize / THREADS / KEEP * 4),

@@ -165,7 +165,8 @@ mod tests {
 
         fn malloc(&mut self, at: usize, bytes: i64, requested: i64, split: i64) {
             let kind = if bytes > 1 << 20 { PoolKind::Large } else { PoolKind::Small };
-            let change = Change { bytes, requested, split, split_bytes: split * bytes, oversize: bytes > 3 << 20 };
+            let change =
+                Change { bytes, requested, split, split_bytes: split * bytes, oversize: bytes > 3 << 20 };
             self.step(at, |counters, bank| counters.hand_out(kind, &change, bank));
             self.live[at].push((kind, change));
         }
@@ -239,7 +240,8 @@ mod tests {
             let mut device = Device::new(16);
             let mut random = 1u64;
             let mut next = |n: u64| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 ((random >> 33) % n) as usize
             };
             let steps = 100_000;
@@ -254,8 +256,11 @@ mod tests {
                     device.malloc(at, bytes, bytes, 0);
                 }
             }
-            println!("{held} held: per 1,000 steps, credit called in {:.1} times, all locked {:.2} times",
-                f64::from(device.collected) / 100.0, f64::from(device.exclusive) / 100.0);
+            println!(
+                "{held} held: per 1,000 steps, credit called in {:.1} times, all locked {:.2} times",
+                f64::from(device.collected) / 100.0,
+                f64::from(device.exclusive) / 100.0
+            );
             assert!(device.collected < steps / 5, "{held} held: called in {} times", device.collected);
             assert!(device.exclusive < steps / 500, "{held} held: all locked {} times", device.exclusive);
         }

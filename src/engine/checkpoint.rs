@@ -165,7 +165,9 @@ impl Core {
             if !saved.uses.is_empty() {
                 let mut state = shard.lock();
                 state.slab[block].has_uses = true;
-                state.uses.insert(block, Uses { streams: saved.uses.iter().copied().collect(), ..Uses::default() });
+                state
+                    .uses
+                    .insert(block, Uses { streams: saved.uses.iter().copied().collect(), ..Uses::default() });
             }
             self.note_address(saved.addr, Place { shard: shard.index, block });
             live.push(saved.addr);

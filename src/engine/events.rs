@@ -179,7 +179,9 @@ impl Core {
         let mut spare = Vec::new();
         let mut left = Queues::default();
         for (stream, waiting) in queues.into_waiting() {
-            let of_pool = |pool| self.shards.at(waiting.shard).is_some_and(|s| s.lock().slab[waiting.block].pool == pool);
+            let of_pool = |pool| {
+                self.shards.at(waiting.shard).is_some_and(|s| s.lock().slab[waiting.block].pool == pool)
+            };
             let wanted = outcome.is_ok() && only.is_none_or(of_pool);
             if wanted {
                 outcome = self.device.event_synchronize(waiting.event);

@@ -465,7 +465,10 @@ impl Core {
         shard: &Shard,
     ) -> (u64, DeviceResult<()>) {
         let Some(r) = reservations.get(index) else { return (start, Ok(())) };
-        if let Err(error) = self.device.stream_synchronize(shard.stream) {
+        // The program may have destroyed the stream; its work is the device's.
+        let waited =
+            self.device.stream_synchronize(shard.stream).or_else(|_| self.device.device_synchronize());
+        if let Err(error) = waited {
             return (start, Err(error));
         }
         let mut at = start;

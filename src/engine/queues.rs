@@ -64,6 +64,8 @@ impl Queues {
 
     /// All entries: by stream, then in order of recording.
     pub(super) fn into_waiting(self) -> impl Iterator<Item = (Stream, Waiting)> {
-        self.by_stream.into_iter().flat_map(|(stream, queue)| queue.into_iter().map(move |waiting| (stream, waiting)))
+        self.by_stream
+            .into_iter()
+            .flat_map(|(stream, queue)| queue.into_iter().map(move |waiting| (stream, waiting)))
     }
 }

@@ -215,7 +215,8 @@ impl Slab {
         if expandable || self[id].expandable || prev.is_none() {
             let Block { reservation, segment_site, .. } = self[rest];
             let block = &mut self[id];
-            (block.reservation, block.segment_site, block.expandable) = (reservation, segment_site, expandable);
+            (block.reservation, block.segment_site, block.expandable) =
+                (reservation, segment_site, expandable);
         }
         let block = &mut self[id];
         (block.addr, block.size, block.requested) = (addr, size, 0);

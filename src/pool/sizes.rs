@@ -25,7 +25,13 @@ pub(super) struct SizeMap {
 
 impl Default for SizeMap {
     fn default() -> Self {
-        SizeMap { roots: Box::default(), words: Box::default(), groups: [0; 64], top: 0, beyond: SizeTrie::new(4) }
+        SizeMap {
+            roots: Box::default(),
+            words: Box::default(),
+            groups: [0; 64],
+            top: 0,
+            beyond: SizeTrie::new(4),
+        }
     }
 }
 
