@@ -378,6 +378,11 @@ impl Counters {
         self.base = self.current;
     }
 
+    #[inline]
+    pub(crate) fn is_sole(&self) -> bool {
+        self.sole
+    }
+
     pub(super) fn set_sole(&mut self, sole: bool) {
         self.sole = sole;
     }

@@ -76,12 +76,7 @@ impl Core {
         self.history_capacity.store(capacity as u64, Ordering::Release);
         let fresh = || (capacity > 0).then(|| Ring::new(capacity, self.shared.sequence.clone()));
         *self.history.lock() = fresh();
-        self.shards.with_all(|states| {
-            for state in states.iter_mut() {
-                state.ring = fresh();
-                state.update_watches();
-            }
-        });
+        self.shards.with_all(|states| states.iter_mut().for_each(|s| s.ring = fresh()));
     }
 
     /// The history, oldest first; `drain` empties it.

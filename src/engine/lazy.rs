@@ -9,6 +9,8 @@
 use super::counters::Change;
 use super::shard::{Grant, Request, ShardState};
 use super::shared::Shared;
+use super::trace::Recorded;
+use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{BlockId, State};
 
@@ -84,6 +86,11 @@ impl ShardState {
         }
         self.lazy.parked = true;
         self.live -= 1;
+        if self.ring.is_some() {
+            let block = &self.slab[id];
+            let (addr, requested, site) = (block.addr, block.requested, block.site);
+            self.record_as(Recorded::Free, addr, requested, site);
+        }
         true
     }
 
@@ -114,6 +121,7 @@ impl ShardState {
         if cut {
             self.slab[rest].requested = before;
         }
+        self.record(TraceAction::Alloc, grant.addr, request.bytes, Some(request.site));
         Some(grant)
     }
 

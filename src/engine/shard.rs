@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::counters::{Change, Counters, NeedCredit};
 use super::lazy::Lazy;
 use super::shared::Shared;
-use super::trace::Ring;
+use super::trace::{Recorded, Ring};
 use super::uses::Uses;
 use crate::device::Stream;
 use crate::observe::history::TraceAction;
@@ -80,7 +80,7 @@ pub(crate) struct ShardState {
     pub(crate) gc_armed: bool,
     /// The block handed out last; see [`super::lazy`].
     pub(super) lazy: Lazy,
-    /// Whether blocks may be watched: nothing observes every step.
+    /// Whether blocks may be watched: searches are not counted, and the allocator is not ending.
     pub(super) watches: bool,
     /// Blocks in clients' hands.
     pub(crate) live: u64,
@@ -154,8 +154,19 @@ impl ShardState {
         size: u64,
         site: Option<&'static Location<'static>>,
     ) {
+        self.record_as(Recorded::One(action), addr, size, site);
+    }
+
+    #[inline]
+    pub(super) fn record_as(
+        &mut self,
+        what: Recorded,
+        addr: u64,
+        size: u64,
+        site: Option<&'static Location<'static>>,
+    ) {
         if let Some(ring) = &mut self.ring {
-            ring.push(action, addr, size, site);
+            ring.push(what, addr, size, site, self.counters.is_sole());
         }
     }
 
@@ -239,7 +250,7 @@ impl ShardState {
 
     /// Follows a change of what is observed or counted.
     pub(super) fn update_watches(&mut self) {
-        self.watches = self.ring.is_none() && !self.gc_armed && !self.closing;
+        self.watches = !self.gc_armed && !self.closing;
     }
 
     /// Files a block in its free set.
@@ -286,8 +297,7 @@ impl ShardState {
         self.counters.free(kind, &change, &shared.bank)?;
         self.live -= 1;
         self.leave_scopes(id, shared);
-        self.record(TraceAction::FreeRequested, addr, requested, site);
-        self.record(TraceAction::FreeCompleted, addr, requested, site);
+        self.record_as(Recorded::Free, addr, requested, site);
         self.file_freed(id, prev, next, shared);
         Ok(())
     }

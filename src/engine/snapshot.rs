@@ -3,6 +3,7 @@
 use super::Core;
 use super::release::{KeptReason, KeptSegment};
 use super::shard::{DEFAULT_POOL, ShardState};
+use super::trace::Recorded;
 use crate::observe::history::{Frames, TraceAction};
 use crate::observe::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 use crate::pool::block::{Block, BlockId, State};
@@ -90,7 +91,8 @@ impl Core {
         let trace = if with_trace { self.history(false) } else { Vec::new() };
         let active = segments.iter().map(|s| s.active_size).sum();
         if let Some(ring) = self.history.lock().as_mut() {
-            ring.push(TraceAction::Snapshot, 0, active, None);
+            // Under every lock, as numbers are given out.
+            self.shards.with_all(|_| ring.push(Recorded::One(TraceAction::Snapshot), 0, active, None, false));
         }
         Snapshot { device: self.properties.ordinal, segments, trace, config: self.config() }
     }
