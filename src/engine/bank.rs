@@ -48,7 +48,9 @@ impl Bank {
             bank.peak = [[i64::MIN; COUNTERS]; 3];
             for shard in shards.iter_mut() {
                 for row in 0..3 {
-                    EVERY.iter().for_each(|&c| shard.limit[row][c as usize] = shard.value(row, c));
+                    for counter in EVERY {
+                        shard.limit[row][counter as usize] = shard.value(row, counter);
+                    }
                 }
             }
         }
