@@ -48,18 +48,13 @@ impl Bank {
             bank.peak = [[i64::MIN; COUNTERS]; 3];
             for shard in shards.iter_mut() {
                 for row in 0..3 {
-                    EVERY.iter().for_each(|&c| shard.limit[row][c as usize] = shard.value(row, c));
+                    for c in EVERY {
+                        shard.limit[row][c as usize] = shard.value(row, c);
+                    }
                 }
             }
         }
         self.settle(shards);
-    }
-
-    /// Clears the accumulated sums.
-    pub(crate) fn reset_accumulated(&self, shards: &mut [&mut Counters]) {
-        for shard in shards {
-            shard.reset_accumulated();
-        }
     }
 
     /// One counter over all shards.

@@ -37,7 +37,9 @@ impl Hasher for BlockHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&b| self.write_u32(u32::from(b)));
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
     }
 
     #[inline]
@@ -200,17 +202,14 @@ impl Slab {
     #[inline]
     pub(super) fn insert_front(&mut self, rest: BlockId, size: u64) -> BlockId {
         let Block { addr, pool, kind, prev, expandable, .. } = self[rest];
-        let id = match self.vacant.some() {
-            Some(id) => {
-                let slot = &mut self.blocks[id.0 as usize];
-                self.vacant = slot.next;
-                slot.generation = slot.generation.wrapping_add(1);
-                id
-            }
-            None => {
-                self.blocks.push(Block::segment(addr, size, pool, kind, NO_RESERVATION));
-                BlockId(self.blocks.len() as u32 - 1)
-            }
+        let id = if let Some(id) = self.vacant.some() {
+            let slot = &mut self.blocks[id.0 as usize];
+            self.vacant = slot.next;
+            slot.generation = slot.generation.wrapping_add(1);
+            id
+        } else {
+            self.blocks.push(Block::segment(addr, size, pool, kind, NO_RESERVATION));
+            BlockId(self.blocks.len() as u32 - 1)
         };
         if expandable || self[id].expandable || prev.is_none() {
             let Block { reservation, segment_site, .. } = self[rest];
