@@ -57,13 +57,6 @@ impl Bank {
         self.settle(shards);
     }
 
-    /// Clears the accumulated sums.
-    pub(crate) fn reset_accumulated(&self, shards: &mut [&mut Counters]) {
-        for shard in shards {
-            shard.reset_accumulated();
-        }
-    }
-
     /// One counter over all shards.
     pub(crate) fn read(&self, shards: &[&Counters], counter: Counter) -> StatArray {
         let bank = self.lock();

@@ -2,47 +2,19 @@
 
 use std::sync::Arc;
 
+use super::pages::Reservation;
 use super::shard::{Request, ShardState};
 use super::shards::Shard;
 use super::shared::Shared;
 use super::{Core, Growth};
 use crate::config::ReserveSize;
-use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle};
+use crate::device::DeviceError;
 use crate::error::Result;
 use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{Block, BlockId, State};
 use crate::pool::chain;
 use crate::size::ceil_to;
-
-/// One range of address space, for one pool on one stream.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    base: u64,
-    bytes: u64,
-    page: u64,
-    kind: PoolKind,
-    pool: u32,
-    /// The physical memory behind each page that is mapped.
-    pages: Vec<Option<PhysicalHandle>>,
-}
-
-/// All reservations of a device, and what kind of handle its pages have.
-#[derive(Debug, Default)]
-pub(crate) struct Reservations {
-    all: Vec<Option<Reservation>>,
-    handles: HandleChoice,
-    /// Other devices that may read and write.
-    pub(crate) peers: Vec<u32>,
-}
-
-/// The first mapping finds out which kind of shareable handle the device has [spec 13.3].
-#[derive(Debug, Default, Clone, Copy)]
-enum HandleChoice {
-    #[default]
-    Unknown,
-    Settled(HandleType),
-}
 
 /// What to do next for a request that needs address space.
 enum Plan {
@@ -60,70 +32,6 @@ pub(super) enum Grown {
     NoMemory,
     /// The driver has no address space, or no virtual memory at all.
     NoAddressSpace,
-}
-
-impl Reservations {
-    fn get(&mut self, index: u32) -> Option<&mut Reservation> {
-        self.all.get_mut(index as usize)?.as_mut()
-    }
-
-    fn insert(&mut self, reservation: Reservation) -> u32 {
-        if let Some(slot) = self.all.iter().position(Option::is_none) {
-            self.all[slot] = Some(reservation);
-            return slot as u32;
-        }
-        self.all.push(Some(reservation));
-        (self.all.len() - 1) as u32
-    }
-
-    /// At the end: gives back address space with nothing mapped, which a refused request may have left.
-    pub(super) fn free_addresses(&mut self, device: &dyn Device) {
-        for reservation in self.all.drain(..).flatten() {
-            if reservation.pages.iter().all(Option::is_none) {
-                // Nobody is left to hear of a failure.
-                let _ = device.address_free(reservation.base, reservation.bytes);
-            }
-        }
-    }
-
-    /// Address and bytes of each range that is mapped without a gap.
-    pub(super) fn mapped_runs(&self) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for reservation in self.all.iter().flatten() {
-            let mapped = reservation.pages.iter().enumerate().filter(|(_, page)| page.is_some());
-            for address in mapped.map(|(index, _)| reservation.base + index as u64 * reservation.page) {
-                match runs.last_mut() {
-                    Some((start, bytes)) if *start >= reservation.base && *start + *bytes == address => {
-                        *bytes += reservation.page;
-                    }
-                    _ => runs.push((address, reservation.page)),
-                }
-            }
-        }
-        runs
-    }
-
-    /// Live reservations: (base, bytes, page, handles of mapped pages by index).
-    pub(crate) fn covering(&self, addr: u64) -> Option<&Reservation> {
-        self.all.iter().flatten().find(|r| (r.base..r.base + r.bytes).contains(&addr))
-    }
-}
-
-impl Reservation {
-    pub(crate) fn base(&self) -> u64 {
-        self.base
-    }
-
-    pub(crate) fn page(&self) -> u64 {
-        self.page
-    }
-
-    /// The physical handles behind `[addr, addr + bytes)`, which must be whole mapped pages.
-    pub(crate) fn handles(&self, addr: u64, bytes: u64) -> Option<Vec<PhysicalHandle>> {
-        let first = ((addr - self.base) / self.page) as usize;
-        let count = bytes.div_ceil(self.page) as usize;
-        self.pages.get(first..first + count)?.iter().copied().collect()
-    }
 }
 
 impl ShardState {
@@ -248,14 +156,7 @@ impl Core {
             self.device.address_free(base, bytes)?;
             return Ok(false);
         }
-        let reservation = Reservation {
-            base,
-            bytes,
-            page,
-            kind: request.kind,
-            pool: request.pool,
-            pages: vec![None; (bytes / page) as usize],
-        };
+        let reservation = Reservation::new(base, bytes, page, request.kind, request.pool);
         let index = growth.reservations.insert(reservation);
         let mut state = shard.lock();
         let id = state.slab.insert(Block::segment(base, bytes, request.pool, request.kind, index));
@@ -294,105 +195,6 @@ impl Core {
         state.record(TraceAction::SegmentMap, addr, bytes, Some(request.site));
         state.file_mapped(id, bytes, &self.shared);
         Ok(true)
-    }
-
-    /// Physical memory for a range: create all pages, map them, allow access [spec 13.3]. Undone on failure.
-    fn map_pages(
-        &self,
-        reservations: &mut Reservations,
-        index: u32,
-        addr: u64,
-        bytes: u64,
-    ) -> DeviceResult<bool> {
-        let ordinal = self.properties.ordinal;
-        let accessors: Vec<u32> =
-            std::iter::once(ordinal).chain(reservations.peers.iter().copied()).collect();
-        let Some(page) = reservations.get(index).map(|r| r.page) else { return Ok(false) };
-        let count = (bytes / page) as usize;
-        let Some(handles) = self.create_pages(&mut reservations.handles, page, count)? else {
-            return Ok(false);
-        };
-        let mut mapped = 0;
-        let mut outcome = Ok(());
-        for (i, handle) in handles.iter().enumerate() {
-            outcome = self.device.mem_map(addr + i as u64 * page, page, *handle);
-            if outcome.is_err() {
-                break;
-            }
-            mapped += 1;
-        }
-        let outcome = outcome
-            .and_then(|()| accessors.iter().try_for_each(|&a| self.device.mem_set_access(addr, bytes, a)));
-        if let Err(error) = outcome {
-            for i in 0..mapped {
-                let _ = self.device.mem_unmap(addr + i * page, page);
-            }
-            self.release_handles(&handles);
-            return if error.is_out_of_memory() { Ok(false) } else { Err(error) };
-        }
-        if let Some(reservation) = reservations.get(index) {
-            let first = ((addr - reservation.base) / page) as usize;
-            for (slot, handle) in reservation.pages[first..].iter_mut().zip(handles) {
-                *slot = Some(handle);
-            }
-        }
-        Ok(true)
-    }
-
-    fn create_pages(
-        &self,
-        choice: &mut HandleChoice,
-        page: u64,
-        count: usize,
-    ) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
-        let kind = match *choice {
-            HandleChoice::Settled(kind) => kind,
-            HandleChoice::Unknown if !shareable_pages() => HandleType::None,
-            HandleChoice::Unknown => HandleType::Fabric,
-        };
-        match self.create_pages_as(kind, page, count) {
-            Err(error) if matches!(choice, HandleChoice::Unknown) && kind == HandleType::Fabric => {
-                if matches!(error, DeviceError::ShuttingDown { .. }) {
-                    return Err(error);
-                }
-                *choice = HandleChoice::Settled(HandleType::PosixFileDescriptor);
-                self.create_pages_as(HandleType::PosixFileDescriptor, page, count)
-            }
-            // Memory ran out before the driver could say anything of the kind. PyTorch settles for fabric, and from
-            // then on every mapping fails where there is none [spec 13.3].
-            Ok(None) if matches!(choice, HandleChoice::Unknown) && !self.mirror_defects() => Ok(None),
-            outcome => {
-                *choice = HandleChoice::Settled(kind);
-                outcome
-            }
-        }
-    }
-
-    /// `None`: no memory, and nothing is left behind.
-    fn create_pages_as(
-        &self,
-        kind: HandleType,
-        page: u64,
-        count: usize,
-    ) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
-        let mut handles = Vec::with_capacity(count);
-        for _ in 0..count {
-            match self.device.mem_create(page, kind) {
-                Ok(handle) => handles.push(handle),
-                Err(error) => {
-                    self.release_handles(&handles);
-                    return if error.is_out_of_memory() { Ok(None) } else { Err(error) };
-                }
-            }
-        }
-        Ok(Some(handles))
-    }
-
-    fn release_handles(&self, handles: &[PhysicalHandle]) {
-        for handle in handles {
-            // The error that led here is the one to report.
-            let _ = self.device.mem_release(*handle);
-        }
     }
 
     /// Unmaps the whole pages inside the free expandable blocks of one pool [spec 13.6].
@@ -449,40 +251,10 @@ impl Core {
         let gone = self.file_unmapped_range(shard, id, start, unmapped_to);
         if gone {
             let (base, bytes) = (r.base, r.bytes);
-            growth.reservations.all[index as usize] = None;
+            growth.reservations.remove(index);
             self.device.address_free(base, bytes)?;
         }
         Ok(outcome?)
-    }
-
-    /// Unmaps page by page and releases the memory. Returns how far it came.
-    fn unmap_pages(
-        &self,
-        reservations: &mut Reservations,
-        index: u32,
-        start: u64,
-        end: u64,
-        shard: &Shard,
-    ) -> (u64, DeviceResult<()>) {
-        let Some(r) = reservations.get(index) else { return (start, Ok(())) };
-        // The program may have destroyed the stream; its work is the device's.
-        let waited =
-            self.device.stream_synchronize(shard.stream).or_else(|_| self.device.device_synchronize());
-        if let Err(error) = waited {
-            return (start, Err(error));
-        }
-        let mut at = start;
-        while at < end {
-            if let Err(error) = self.device.mem_unmap(at, r.page) {
-                return (at, Err(error));
-            }
-            let handle = r.pages[((at - r.base) / r.page) as usize].take();
-            at += r.page;
-            if let Some(Err(error)) = handle.map(|h| self.device.mem_release(h)) {
-                return (at, Err(error));
-            }
-        }
-        (at, Ok(()))
     }
 
     /// Files the parts of a held block of which `[start, end)` was unmapped. Whether the whole reservation is
@@ -511,10 +283,4 @@ impl Core {
         state.slab.remove(id);
         true
     }
-}
-
-/// Whether pages are made so that other processes can map them [spec 13.3].
-fn shareable_pages() -> bool {
-    let off = |name: &str| std::env::var(name).is_ok_and(|v| v == "0");
-    !off("GPUCACHE_EXPANDABLE_SEGMENTS_IPC") && !off("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC")
 }

@@ -58,7 +58,7 @@ impl Core {
     pub(crate) fn reset_accumulated(&self) {
         let mut ledger = self.ledger.lock();
         ledger.reset_accumulated();
-        self.with_counters(|counters| self.shared.bank.reset_accumulated(counters));
+        self.with_counters(|counters| counters.iter_mut().for_each(|one| one.reset_accumulated()));
         self.shared.scopes.reset_accumulated();
     }
 

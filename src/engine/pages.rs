@@ -1,0 +1,248 @@
+//! Reserved address space, and the physical memory that is mapped into it page by page [spec 13.2, 13.3].
+
+use super::Core;
+use super::shards::Shard;
+use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle};
+use crate::observe::snapshot::PoolKind;
+
+/// One range of address space, for one pool on one stream.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(super) base: u64,
+    pub(super) bytes: u64,
+    pub(super) page: u64,
+    pub(super) kind: PoolKind,
+    pub(super) pool: u32,
+    /// The physical memory behind each page that is mapped.
+    pages: Vec<Option<PhysicalHandle>>,
+}
+
+/// All reservations of a device, and what kind of handle its pages have.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    all: Vec<Option<Reservation>>,
+    handles: HandleChoice,
+    /// Other devices that may read and write.
+    pub(crate) peers: Vec<u32>,
+}
+
+/// The first mapping finds out which kind of shareable handle the device has [spec 13.3].
+#[derive(Debug, Default, Clone, Copy)]
+enum HandleChoice {
+    #[default]
+    Unknown,
+    Settled(HandleType),
+}
+
+impl Reservations {
+    pub(super) fn get(&mut self, index: u32) -> Option<&mut Reservation> {
+        self.all.get_mut(index as usize)?.as_mut()
+    }
+
+    pub(super) fn insert(&mut self, reservation: Reservation) -> u32 {
+        if let Some(slot) = self.all.iter().position(Option::is_none) {
+            self.all[slot] = Some(reservation);
+            return slot as u32;
+        }
+        self.all.push(Some(reservation));
+        (self.all.len() - 1) as u32
+    }
+
+    /// Forgets a reservation whose address space goes back.
+    pub(super) fn remove(&mut self, index: u32) {
+        if let Some(slot) = self.all.get_mut(index as usize) {
+            *slot = None;
+        }
+    }
+
+    /// At the end: gives back address space with nothing mapped, which a refused request may have left.
+    pub(super) fn free_addresses(&mut self, device: &dyn Device) {
+        for reservation in self.all.drain(..).flatten() {
+            if reservation.pages.iter().all(Option::is_none) {
+                // Nobody is left to hear of a failure.
+                let _ = device.address_free(reservation.base, reservation.bytes);
+            }
+        }
+    }
+
+    /// Address and bytes of each range that is mapped without a gap.
+    pub(super) fn mapped_runs(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for reservation in self.all.iter().flatten() {
+            let mapped = reservation.pages.iter().enumerate().filter(|(_, page)| page.is_some());
+            for address in mapped.map(|(index, _)| reservation.base + index as u64 * reservation.page) {
+                match runs.last_mut() {
+                    Some((start, bytes)) if *start >= reservation.base && *start + *bytes == address => {
+                        *bytes += reservation.page;
+                    }
+                    _ => runs.push((address, reservation.page)),
+                }
+            }
+        }
+        runs
+    }
+
+    /// Live reservations: (base, bytes, page, handles of mapped pages by index).
+    pub(crate) fn covering(&self, addr: u64) -> Option<&Reservation> {
+        self.all.iter().flatten().find(|r| (r.base..r.base + r.bytes).contains(&addr))
+    }
+}
+
+impl Reservation {
+    /// Address space with nothing mapped in it.
+    pub(super) fn new(base: u64, bytes: u64, page: u64, kind: PoolKind, pool: u32) -> Self {
+        Reservation { base, bytes, page, kind, pool, pages: vec![None; (bytes / page) as usize] }
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(crate) fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// The physical handles behind `[addr, addr + bytes)`, which must be whole mapped pages.
+    pub(crate) fn handles(&self, addr: u64, bytes: u64) -> Option<Vec<PhysicalHandle>> {
+        let first = ((addr - self.base) / self.page) as usize;
+        let count = bytes.div_ceil(self.page) as usize;
+        self.pages.get(first..first + count)?.iter().copied().collect()
+    }
+}
+
+impl Core {
+    /// Physical memory for a range: create all pages, map them, allow access [spec 13.3]. Undone on failure.
+    pub(super) fn map_pages(
+        &self,
+        reservations: &mut Reservations,
+        index: u32,
+        addr: u64,
+        bytes: u64,
+    ) -> DeviceResult<bool> {
+        let ordinal = self.properties.ordinal;
+        let accessors: Vec<u32> =
+            std::iter::once(ordinal).chain(reservations.peers.iter().copied()).collect();
+        let Some(page) = reservations.get(index).map(|r| r.page) else { return Ok(false) };
+        let count = (bytes / page) as usize;
+        let Some(handles) = self.create_pages(&mut reservations.handles, page, count)? else {
+            return Ok(false);
+        };
+        let mut mapped = 0;
+        let mut outcome = Ok(());
+        for (i, handle) in handles.iter().enumerate() {
+            outcome = self.device.mem_map(addr + i as u64 * page, page, *handle);
+            if outcome.is_err() {
+                break;
+            }
+            mapped += 1;
+        }
+        let outcome = outcome
+            .and_then(|()| accessors.iter().try_for_each(|&a| self.device.mem_set_access(addr, bytes, a)));
+        if let Err(error) = outcome {
+            for i in 0..mapped {
+                let _ = self.device.mem_unmap(addr + i * page, page);
+            }
+            self.release_handles(&handles);
+            return if error.is_out_of_memory() { Ok(false) } else { Err(error) };
+        }
+        if let Some(reservation) = reservations.get(index) {
+            let first = ((addr - reservation.base) / page) as usize;
+            for (slot, handle) in reservation.pages[first..].iter_mut().zip(handles) {
+                *slot = Some(handle);
+            }
+        }
+        Ok(true)
+    }
+
+    fn create_pages(
+        &self,
+        choice: &mut HandleChoice,
+        page: u64,
+        count: usize,
+    ) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
+        let kind = match *choice {
+            HandleChoice::Settled(kind) => kind,
+            HandleChoice::Unknown if !shareable_pages() => HandleType::None,
+            HandleChoice::Unknown => HandleType::Fabric,
+        };
+        match self.create_pages_as(kind, page, count) {
+            Err(error) if matches!(choice, HandleChoice::Unknown) && kind == HandleType::Fabric => {
+                if matches!(error, DeviceError::ShuttingDown { .. }) {
+                    return Err(error);
+                }
+                *choice = HandleChoice::Settled(HandleType::PosixFileDescriptor);
+                self.create_pages_as(HandleType::PosixFileDescriptor, page, count)
+            }
+            // Memory ran out before the driver could say anything of the kind. PyTorch settles for fabric, and from
+            // then on every mapping fails where there is none [spec 13.3].
+            Ok(None) if matches!(choice, HandleChoice::Unknown) && !self.mirror_defects() => Ok(None),
+            outcome => {
+                *choice = HandleChoice::Settled(kind);
+                outcome
+            }
+        }
+    }
+
+    /// `None`: no memory, and nothing is left behind.
+    fn create_pages_as(
+        &self,
+        kind: HandleType,
+        page: u64,
+        count: usize,
+    ) -> DeviceResult<Option<Vec<PhysicalHandle>>> {
+        let mut handles = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.device.mem_create(page, kind) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    self.release_handles(&handles);
+                    return if error.is_out_of_memory() { Ok(None) } else { Err(error) };
+                }
+            }
+        }
+        Ok(Some(handles))
+    }
+
+    fn release_handles(&self, handles: &[PhysicalHandle]) {
+        for handle in handles {
+            // The error that led here is the one to report.
+            let _ = self.device.mem_release(*handle);
+        }
+    }
+
+    /// Unmaps page by page and releases the memory. Returns how far it came.
+    pub(super) fn unmap_pages(
+        &self,
+        reservations: &mut Reservations,
+        index: u32,
+        start: u64,
+        end: u64,
+        shard: &Shard,
+    ) -> (u64, DeviceResult<()>) {
+        let Some(r) = reservations.get(index) else { return (start, Ok(())) };
+        // The program may have destroyed the stream; its work is the device's.
+        let waited =
+            self.device.stream_synchronize(shard.stream).or_else(|_| self.device.device_synchronize());
+        if let Err(error) = waited {
+            return (start, Err(error));
+        }
+        let mut at = start;
+        while at < end {
+            if let Err(error) = self.device.mem_unmap(at, r.page) {
+                return (at, Err(error));
+            }
+            let handle = r.pages[((at - r.base) / r.page) as usize].take();
+            at += r.page;
+            if let Some(Err(error)) = handle.map(|h| self.device.mem_release(h)) {
+                return (at, Err(error));
+            }
+        }
+        (at, Ok(()))
+    }
+}
+
+/// Whether pages are made so that other processes can map them [spec 13.3].
+fn shareable_pages() -> bool {
+    let off = |name: &str| std::env::var(name).is_ok_and(|v| v == "0");
+    !off("GPUCACHE_EXPANDABLE_SEGMENTS_IPC") && !off("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC")
+}
