@@ -184,8 +184,13 @@ impl Case {
             run.replayed.follow(&got);
             if run.difference.is_none() {
                 let here = ordinals.translate(observed, &got);
-                let outcome = comparison.check_with(&got, player, request, &played, &here);
-                run.difference = outcome.err().map(|reason| context.divergence(number, reason));
+                if let Err(reason) = comparison.check_with(&got, player, request, &played, &here) {
+                    let difference = context.divergence(number, reason);
+                    if !comparison.parted_by_address(&got, &played, &here) {
+                        return Err(difference);
+                    }
+                    run.difference = Some(difference);
+                }
             }
             if played.outcome == Outcome::Error && observed.outcome != Outcome::Error {
                 // Other addresses are no reason to fail.
