@@ -9,6 +9,7 @@ use super::notes;
 use super::observation::{COLUMNS, Observation, Outcome, TraceEvent};
 use super::request::Request;
 use super::run::{Played, Player};
+use crate::observe::history::TraceAction;
 use crate::stats::MemoryStats;
 
 /// Compares request after request; keeps what has to be known from one to the next.
@@ -74,6 +75,28 @@ impl Comparison {
             .notes
             .iter()
             .try_for_each(|note| notes::compare(note, player, played, &self.stream_index, &self.freedom))
+    }
+
+    /// Whether a request that differs chose another address for the same thing: one of several blocks of equal size.
+    pub(crate) fn parted_by_address(
+        &self,
+        got: &[TraceEvent],
+        played: &Played,
+        observed: &Observation,
+    ) -> bool {
+        match (played.outcome, observed.outcome) {
+            (Outcome::Address(here), Outcome::Address(there)) if here != there => return true,
+            (here, there) if here != there => return false,
+            _ => {}
+        }
+        let alike = |e: &TraceEvent, g: &TraceEvent| {
+            // How much of a block can be unmapped depends on where it lies in its pages.
+            e.action == g.action && (e.size == g.size || e.action == TraceAction::SegmentUnmap)
+        };
+        match events::first_difference(self.event_set, &observed.events, got) {
+            Some((Some(expected), Some(got))) => alike(&expected, &got) && expected.address != got.address,
+            _ => false,
+        }
     }
 
     fn check_outcome(

@@ -174,7 +174,8 @@ impl Case {
             device.expect(&observed.events, player.allocator().get_per_process_memory_fraction() < 1.0);
             let played = player.play(request, Some(observed));
             device.forget();
-            if device.ran_out() {
+            let recorded_too = observed.events.iter().any(|e| e.action == TraceAction::Oom);
+            if device.take_ran_out() && !recorded_too {
                 return Err(at(progress, "the device has too little free memory for this recording"));
             }
             let got = comparison.events(player);
@@ -183,8 +184,13 @@ impl Case {
             run.replayed.follow(&got);
             if run.difference.is_none() {
                 let here = ordinals.translate(observed, &got);
-                let outcome = comparison.check_with(&got, player, request, &played, &here);
-                run.difference = outcome.err().map(|reason| context.divergence(number, reason));
+                if let Err(reason) = comparison.check_with(&got, player, request, &played, &here) {
+                    let difference = context.divergence(number, reason);
+                    if !comparison.parted_by_address(&got, &played, &here) {
+                        return Err(difference);
+                    }
+                    run.difference = Some(difference);
+                }
             }
             if played.outcome == Outcome::Error && observed.outcome != Outcome::Error {
                 // Other addresses are no reason to fail.

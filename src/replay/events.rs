@@ -30,6 +30,18 @@ pub(crate) fn compare(set: EventSet, expected: &[TraceEvent], got: &[TraceEvent]
     Err(format!("event {} is {}, expected {}", same + 1, show(&got), show(&expected)))
 }
 
+/// The first events that differ, of those that are compared.
+pub(crate) fn first_difference(
+    set: EventSet,
+    expected: &[TraceEvent],
+    got: &[TraceEvent],
+) -> Option<(Option<TraceEvent>, Option<TraceEvent>)> {
+    let (expected, got) = (comparable(set, expected), comparable(set, got));
+    let same = expected.iter().zip(&got).take_while(|(e, g)| e == g).count();
+    let pair = (expected.get(same).copied(), got.get(same).copied());
+    (pair != (None, None)).then_some(pair)
+}
+
 /// What is compared: the events that the recording keeps, without what varies between runs.
 fn comparable(set: EventSet, events: &[TraceEvent]) -> Vec<TraceEvent> {
     let mut kept = match set {

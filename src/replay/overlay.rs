@@ -56,9 +56,9 @@ impl OverlaidDevice {
         self.refuse.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the device itself had too little memory at some time.
-    pub(crate) fn ran_out(&self) -> bool {
-        self.ran_out.load(Ordering::Relaxed)
+    /// Whether the device itself had too little memory since the last time this was asked.
+    pub(crate) fn take_ran_out(&self) -> bool {
+        self.ran_out.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn hold(&self, stream: Stream) {
