@@ -23,7 +23,7 @@ pub(crate) struct Reservation {
     page: u64,
     kind: PoolKind,
     pool: u32,
-    /// The physical memory behind each page that is mapped.
+    /// The physical memory behind each page that is mapped; as long as the highest of them ever demanded.
     pages: Vec<Option<PhysicalHandle>>,
 }
 
@@ -159,6 +159,16 @@ impl ShardState {
         self.with_set(pool, kind, |set, slab| set.insert_unmapped(slab, id));
     }
 
+    /// Files a held block that could not be mapped as it was. What another thread freed before it meanwhile is a tail
+    /// now.
+    fn unhold_unmapped(&mut self, id: BlockId, shared: &Shared) {
+        self.part_insert_unmapped(id);
+        if let Some(before) = chain::prev_in(&self.slab, id, State::Free) {
+            self.remove_free(before);
+            self.insert_free(before, shared);
+        }
+    }
+
     /// The first `bytes` of a held block are mapped now: files them as free, merged with their neighbours.
     fn file_mapped(&mut self, id: BlockId, bytes: u64, shared: &Shared) -> BlockId {
         if bytes < self.slab[id].size {
@@ -226,7 +236,8 @@ impl Core {
     fn reserve_addresses(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<bool> {
         let page = shard.lock().rules.page_size(request.kind);
         let total = self.properties.total_memory;
-        let full = total + total / 8;
+        // No device comes near the end of the address space.
+        let full = total.saturating_add(total / 8).min(1 << 62);
         let wanted = match self.config.read().expandable_segments_reserve {
             None => full,
             Some(ReserveSize::Bytes(bytes)) => bytes.min(full),
@@ -252,7 +263,7 @@ impl Core {
             page,
             kind: request.kind,
             pool: request.pool,
-            pages: vec![None; (bytes / page) as usize],
+            pages: Vec::new(),
         };
         let index = growth.reservations.insert(reservation);
         let mut state = shard.lock();
@@ -281,7 +292,7 @@ impl Core {
             if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
         let mut state = shard.lock();
         if !matches!(mapped, Ok(true)) {
-            state.part_insert_unmapped(id);
+            state.unhold_unmapped(id, &self.shared);
             return Ok(mapped?);
         }
         drop(state);
@@ -330,7 +341,9 @@ impl Core {
         }
         if let Some(reservation) = reservations.get(index) {
             let first = ((addr - reservation.base) / page) as usize;
-            for (slot, handle) in reservation.pages[first..].iter_mut().zip(handles) {
+            let pages = &mut reservation.pages;
+            pages.resize(pages.len().max(first + count), None);
+            for (slot, handle) in pages[first..].iter_mut().zip(handles) {
                 *slot = Some(handle);
             }
         }
