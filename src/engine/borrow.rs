@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Core;
 use super::shard::{Grant, Request};
 use super::shards::Shard;
-use crate::device::DeviceResult;
+use crate::device::{DeviceError, DeviceResult};
 use crate::error::Result;
 use crate::pool::block::{Block, NO_RESERVATION, State};
 
@@ -31,9 +31,10 @@ impl Core {
         }
         match ordered {
             Ok(()) => Ok(self.search_again(shard, request)),
-            // Nobody needs to borrow: the cache can still grow.
-            Err(error) if error.is_out_of_memory() => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error @ DeviceError::ShuttingDown { .. }) => Err(error.into()),
+            // Nobody needs to borrow: the cache can still grow. The lender's stream may have been destroyed, and its
+            // segments would stand in the way of every request.
+            Err(_) => Ok(None),
         }
     }
 

@@ -69,6 +69,16 @@ impl ShardState {
         self.with_set(pool, kind, |set, slab| set.insert_unmapped(slab, id));
     }
 
+    /// Files a held block that could not be mapped as it was. What another thread freed before it meanwhile is a tail
+    /// now.
+    fn unhold_unmapped(&mut self, id: BlockId, shared: &Shared) {
+        self.part_insert_unmapped(id);
+        if let Some(before) = chain::prev_in(&self.slab, id, State::Free) {
+            self.remove_free(before);
+            self.insert_free(before, shared);
+        }
+    }
+
     /// The first `bytes` of a held block are mapped now: files them as free, merged with their neighbours.
     fn file_mapped(&mut self, id: BlockId, bytes: u64, shared: &Shared) -> BlockId {
         if bytes < self.slab[id].size {
@@ -136,7 +146,8 @@ impl Core {
     fn reserve_addresses(&self, growth: &mut Growth, shard: &Arc<Shard>, request: &Request) -> Result<bool> {
         let page = shard.lock().rules.page_size(request.kind);
         let total = self.properties.total_memory;
-        let full = total + total / 8;
+        // No device comes near the end of the address space.
+        let full = total.saturating_add(total / 8).min(1 << 62);
         let wanted = match self.config.read().expandable_segments_reserve {
             None => full,
             Some(ReserveSize::Bytes(bytes)) => bytes.min(full),
@@ -184,7 +195,7 @@ impl Core {
             if over_cap { Ok(false) } else { self.map_pages(&mut growth.reservations, index, addr, bytes) };
         let mut state = shard.lock();
         if !matches!(mapped, Ok(true)) {
-            state.part_insert_unmapped(id);
+            state.unhold_unmapped(id, &self.shared);
             return Ok(mapped?);
         }
         drop(state);

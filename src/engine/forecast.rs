@@ -52,7 +52,8 @@ impl Core {
             let hit = state.find_free_uncounted(&request).map(|id| {
                 let size = state.slab[id].size;
                 let rest = size - request.rounded;
-                let split = state.rules.should_split(request.kind, request.rounded, rest, request.expandable);
+                let split = !state.keeps_whole(request.pool)
+                    && state.rules.should_split(request.kind, request.rounded, rest, request.expandable);
                 if split { request.rounded } else { size }
             });
             (state.rules.segment_size(request.rounded), hit)
@@ -71,7 +72,8 @@ impl Core {
         let own = Some(route.slot).filter(|&slot| slot != DEFAULT_POOL && self.pools.idle_may_leave(slot));
         let pools: Vec<u32> = std::iter::once(DEFAULT_POOL).chain(own).collect();
         let releasable: u64 = self.shards.by_stream().iter().map(|s| releasable(&s.lock(), &pools)).sum();
-        let room = (free + releasable).min(allowed.saturating_sub(reserved - releasable));
+        let room = free.saturating_add(releasable);
+        let room = room.min(allowed.saturating_sub(reserved.saturating_sub(releasable)));
         if segment_size <= room && self.may_release() {
             Ok(Forecast::Release { segment_size })
         } else {

@@ -20,7 +20,8 @@ impl Core {
         }
         let target = total - limit;
         let now = self.shared.large_searches.load(Ordering::Relaxed);
-        let age = |base: u64| (now - base) as f64;
+        // Another thread may have searched, and freed a block, since.
+        let age = |base: u64| now.saturating_sub(base) as f64;
         let (mut ages, mut count) = self.idle_ages(now);
         let mut reclaimed = 0;
         let mut progress = true;
@@ -45,7 +46,7 @@ impl Core {
             let state = shard.lock();
             for (_, block) in state.free_blocks(DEFAULT_POOL, PoolKind::Large) {
                 if !block.is_split() {
-                    sum += (now - block.gc_base) as f64;
+                    sum += now.saturating_sub(block.gc_base) as f64;
                     count += 1.0;
                 }
             }

@@ -16,8 +16,10 @@ impl Core {
 
     pub(super) fn apply_fraction(&self, fraction: f64) {
         let total = self.properties.total_memory as f64;
+        // For writing, so that no shard is made meanwhile, which would know the old limit.
+        let config = self.config.write();
         self.ledger.lock().allowed_max = (fraction < 1.0).then_some((fraction * total) as u64);
-        let armed = self.gc_armed(&self.config.read());
+        let armed = self.gc_armed(&config);
         self.shards.with_all(|states| {
             for state in states.iter_mut() {
                 state.gc_armed = armed;

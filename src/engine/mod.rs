@@ -184,6 +184,7 @@ impl Core {
 
     #[cold]
     fn new_shard(&self, stream: Stream) -> &Arc<Shard> {
+        // Held until the shard is in the list: who changes what a shard knows holds it for writing.
         let config = self.config.read();
         let armed = self.gc_armed(&config);
         let no_split = self.pools.no_split_slots();

@@ -13,7 +13,7 @@ pub(crate) struct Reservation {
     pub(super) page: u64,
     pub(super) kind: PoolKind,
     pub(super) pool: u32,
-    /// The physical memory behind each page that is mapped.
+    /// The physical memory behind each page that is mapped; as long as the highest of them ever demanded.
     pages: Vec<Option<PhysicalHandle>>,
 }
 
@@ -91,7 +91,7 @@ impl Reservations {
 impl Reservation {
     /// Address space with nothing mapped in it.
     pub(super) fn new(base: u64, bytes: u64, page: u64, kind: PoolKind, pool: u32) -> Self {
-        Reservation { base, bytes, page, kind, pool, pages: vec![None; (bytes / page) as usize] }
+        Reservation { base, bytes, page, kind, pool, pages: Vec::new() }
     }
 
     pub(crate) fn base(&self) -> u64 {
@@ -147,7 +147,9 @@ impl Core {
         }
         if let Some(reservation) = reservations.get(index) {
             let first = ((addr - reservation.base) / page) as usize;
-            for (slot, handle) in reservation.pages[first..].iter_mut().zip(handles) {
+            let pages = &mut reservation.pages;
+            pages.resize(pages.len().max(first + count), None);
+            for (slot, handle) in pages[first..].iter_mut().zip(handles) {
                 *slot = Some(handle);
             }
         }

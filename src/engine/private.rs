@@ -330,6 +330,8 @@ impl Core {
 
     pub(crate) fn set_no_split(&self, id: PoolId) -> Result<()> {
         self.check_process()?;
+        // For writing, so that no shard is made meanwhile, which would not know.
+        let _no_new_shard = self.config.write();
         let slot = {
             let mut state = self.pools.state.lock();
             let pool = state.pool(id)?;

@@ -198,7 +198,7 @@ impl ShardState {
         request: &Request,
         shared: &Shared,
     ) -> Result<Grant, NeedCredit> {
-        let no_split = request.pool != DEFAULT_POOL && self.part(request.pool).no_split;
+        let no_split = self.keeps_whole(request.pool);
         let block = &self.slab[id];
         let remainder = block.size - request.rounded;
         let split = !no_split
@@ -210,6 +210,12 @@ impl ShardState {
             self.watch(grant.block, request, change, split);
         }
         Ok(grant)
+    }
+
+    /// Whether every request to the pool takes a whole segment [spec 14.4].
+    #[inline]
+    pub(super) fn keeps_whole(&mut self, pool: u32) -> bool {
+        pool != DEFAULT_POOL && self.part(pool).no_split
     }
 
     /// Hands out the first `size` bytes of a free or held block, whatever the split rule says.

@@ -1,19 +1,21 @@
 //! Self-check: every invariant of the structures against each other.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Core;
 use super::counters::Counter;
 use super::shard::ShardState;
 use crate::observe::snapshot::PoolKind;
-use crate::pool::block::{Block, State};
+use crate::pool::block::{Block, BlockId, State};
 use crate::pool::chain;
 
 /// What one shard's blocks add up to, per pool kind.
 #[derive(Default)]
 struct Sums {
     counts: [[i64; 8]; 2],
-    reserved: u64,
+    /// Ordinary segments, and bytes from the driver.
+    segments: [i64; 2],
+    reserved: [u64; 2],
 }
 
 impl Core {
@@ -22,28 +24,43 @@ impl Core {
     pub(crate) fn verify(&self) -> Result<(), String> {
         let _growth = self.growth.lock();
         let mut faults = Vec::new();
-        let mut reserved = 0;
+        let (mut kinds, mut segments) = ([0; 2], [0; 2]);
         self.shards.with_all(|states| {
-            for state in states.iter() {
-                reserved += check_shard(state, &mut faults);
+            for state in states.iter_mut() {
+                let sums = check_shard(state, &mut faults);
+                for kind in 0..2 {
+                    kinds[kind] += sums.reserved[kind];
+                    segments[kind] += sums.segments[kind];
+                }
             }
         });
         let ledger = self.ledger.lock();
+        let reserved: u64 = kinds.iter().sum();
         if reserved != ledger.total_reserved || ledger.reserved_bytes.all.current != reserved as i64 {
             faults.push(format!(
                 "blocks cover {reserved} bytes, {} are reserved (statistics: {})",
                 ledger.total_reserved, ledger.reserved_bytes.all.current
             ));
         }
+        let counted = [&ledger.segment, &ledger.reserved_bytes]
+            .map(|array| [array.small_pool.current, array.large_pool.current]);
+        if counted != [segments, kinds.map(|bytes| bytes as i64)] {
+            faults.push(format!(
+                "small and large: {segments:?} segments, {kinds:?} bytes; the statistics say {counted:?}"
+            ));
+        }
         if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
     }
 }
 
-fn check_shard(state: &ShardState, faults: &mut Vec<String>) -> u64 {
+fn check_shard(state: &mut ShardState, faults: &mut Vec<String>) -> Sums {
     let mut sums = Sums::default();
     let mut seen = HashSet::new();
     for (head, first) in state.slab.iter().filter(|(_, b)| b.prev.is_none()) {
-        let mut before: Option<&Block> = None;
+        if !first.is_expandable() {
+            sums.segments[usize::from(first.kind == PoolKind::Large)] += 1;
+        }
+        let mut before: Option<(BlockId, &Block)> = None;
         for (id, block) in chain::walk(&state.slab, head) {
             if !seen.insert(id) {
                 faults.push(format!("{:?}: block {id:?} is in two places", state.stream));
@@ -51,25 +68,49 @@ fn check_shard(state: &ShardState, faults: &mut Vec<String>) -> u64 {
             }
             check_block(state, first, before, block, faults);
             add(&mut sums, block, state.rules.max_split);
-            before = Some(block);
+            before = Some((id, block));
         }
     }
     if seen.len() != state.slab.iter().count() {
         faults.push(format!("{:?}: some blocks are in no segment", state.stream));
     }
     compare(state, &sums, faults);
-    sums.reserved
+    check_best_fits(state, faults);
+    sums
+}
+
+/// A search for the size of each ordinary free block must find the one of that size with the least address.
+fn check_best_fits(state: &mut ShardState, faults: &mut Vec<String>) {
+    let mut first: HashMap<(u32, bool, u64), u64> = HashMap::new();
+    for (_, b) in state.slab.iter().filter(|(_, b)| b.state == State::Free && !b.is_expandable()) {
+        let least = first.entry((b.pool, b.kind == PoolKind::Large, b.size)).or_insert(b.addr);
+        *least = b.addr.min(*least);
+    }
+    for ((pool, large, size), addr) in first {
+        let kind = if large { PoolKind::Large } else { PoolKind::Small };
+        let found =
+            state.with_set(pool, kind, |set, slab| Some(slab[set.candidate(slab, size, false)?].addr));
+        if found != Some(addr) {
+            faults.push(format!(
+                "{:?}: a search for {size} bytes in pool {pool} finds {found:x?}, not {addr:#x}",
+                state.stream
+            ));
+        }
+    }
 }
 
 fn check_block(
     state: &ShardState,
     first: &Block,
-    before: Option<&Block>,
+    before: Option<(BlockId, &Block)>,
     block: &Block,
     faults: &mut Vec<String>,
 ) {
     let mut fault = |what: &str| faults.push(format!("{:?}: block {:#x}: {what}", state.stream, block.addr));
-    if let Some(before) = before {
+    if block.prev != before.map_or(BlockId::NONE, |(id, _)| id) {
+        fault("is linked to another block than the one before it");
+    }
+    if let Some((_, before)) = before {
         if before.end() != block.addr {
             fault("leaves a gap to the block before it");
         }
@@ -110,7 +151,7 @@ fn add(sums: &mut Sums, block: &Block, max_split: u64) {
         count(Counter::InactiveSplitBytes, size);
     }
     if block.state != State::Unmapped {
-        sums.reserved += block.size;
+        sums.reserved[usize::from(block.kind == PoolKind::Large)] += block.size;
     }
 }
 

@@ -43,9 +43,9 @@ pub fn points(file: &SnapshotFile, device: u32) -> Vec<Point> {
     let end = end_state(file, device);
     let sum = deltas.iter().fold(Delta::default(), Delta::plus);
     let mut now = Delta {
-        allocated: end.allocated as i64 - sum.allocated,
-        active: end.active as i64 - sum.active,
-        reserved: end.reserved as i64 - sum.reserved,
+        allocated: (end.allocated as i64).wrapping_sub(sum.allocated),
+        active: (end.active as i64).wrapping_sub(sum.active),
+        reserved: (end.reserved as i64).wrapping_sub(sum.reserved),
     };
     let first_time = trace.first().map_or(0, |e| e.time_us);
     let mut points = Vec::with_capacity(trace.len() + 1);

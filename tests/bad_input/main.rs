@@ -58,6 +58,47 @@ fn zero_bytes_are_a_null_address() {
     unharmed(&device, allocator);
 }
 
+/// No GPU is that large; a simulated one, or a driver that tells nonsense, may be.
+#[test]
+fn devices_that_cannot_be() {
+    for total in [0, 1, 1 << 50, u64::MAX / 2, u64::MAX] {
+        for options in ["", "expandable_segments:True", "per_process_memory_fraction:0.5"] {
+            let device = SimDevice::new(total);
+            let config = Config::parse(options).unwrap();
+            let allocator =
+                Allocator::builder().device(Arc::new(device.clone())).config(config).build().unwrap();
+            // Page by page, more would take a while.
+            let most = if options.starts_with("exp") { 1 << 36 } else { (1 << 60) - 1 };
+            for bytes in [1, 3 * MIB, 1 << 36, most] {
+                drop(allocator.would_allocate(bytes, Stream::DEFAULT));
+                drop(allocator.alloc(bytes));
+            }
+            allocator.memory_summary(false);
+            allocator.get_per_process_memory_fraction();
+            allocator.verify().unwrap();
+            drop(allocator);
+            device.assert_clean();
+        }
+    }
+}
+
+/// A forecast knows what the pool's requests get.
+#[test]
+fn forecasts_in_pools_that_do_not_split() {
+    let (_, allocator) = fresh();
+    let pool = allocator.create_pool();
+    pool.set_no_split();
+    pool.scope(|| {
+        drop(allocator.alloc(3 * MIB).unwrap());
+        let told = allocator.would_allocate(3 * MIB, Stream::DEFAULT).unwrap();
+        let block = allocator.alloc(3 * MIB).unwrap();
+        let in_use = allocator.memory_allocated();
+        assert_eq!(told, gpucache::Forecast::Hit { block_size: in_use });
+        drop(block);
+    })
+    .unwrap();
+}
+
 #[test]
 fn sizes_that_cannot_be() {
     for options in ["", "roundup_power2_divisions:4", "expandable_segments:True", "max_split_size_mb:32"] {

@@ -1,5 +1,6 @@
 //! Threads that hammer one allocator: the books are right in the end, and so are the peaks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -162,6 +163,37 @@ fn everything_at_once() {
         drop((scope, allocator));
         device.assert_clean();
     }
+}
+
+/// A collection takes the age of blocks that others free while it looks: none is younger than the present.
+#[test]
+fn garbage_is_collected_beside_hits() {
+    let device = SimDevice::new(1 << 30);
+    let config = Config::parse("garbage_collection_threshold:0.1,per_process_memory_fraction:0.9").unwrap();
+    let allocator = Allocator::builder().device(Arc::new(device.clone())).config(config).build().unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|s| {
+        for t in 1..THREADS {
+            let (allocator, over) = (&allocator, &over);
+            s.spawn(move || {
+                for _ in 0..100_000 {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    drop(allocator.alloc_on(3 * MIB, Stream::from_raw(8 * t as u64)).unwrap());
+                }
+            });
+        }
+        // Each is larger than the one before, so each misses.
+        for round in 0..400 {
+            drop(allocator.alloc(100 * MIB + round * 2 * MIB).unwrap());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    allocator.verify().unwrap();
+    assert!(allocator.memory_stats().num_device_free > 0);
+    drop(allocator);
+    device.assert_clean();
 }
 
 /// Barriers make the overlap known, so the peaks are known: not a byte more, and not a byte less.

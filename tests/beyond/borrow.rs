@@ -115,18 +115,35 @@ fn a_failing_event_costs_nothing() {
     for kind in [CallKind::EventCreate, CallKind::EventRecord, CallKind::StreamWaitEvent] {
         let (device, allocator) = fresh(ON);
         drop(allocator.alloc_on(100 * MIB, A).unwrap());
-        device.fail_next(kind, Fault::Driver(code::INVALID_HANDLE));
+        device.fail_next(kind, Fault::ShuttingDown);
         allocator.alloc_on(100 * MIB, B).unwrap_err();
         allocator.verify().unwrap();
-        // The lender has it back, and without memory for an event the cache grows.
+        // The lender has it back, and where nothing can be ordered the cache grows.
         device.fail_next(kind, Fault::OutOfMemory);
         let block = allocator.alloc_on(100 * MIB, B).unwrap();
         assert_eq!(device.calls(CallKind::Malloc), 2);
+        device.fail_next(kind, Fault::Driver(code::INVALID_HANDLE));
+        let other = allocator.alloc_on(100 * MIB, C).unwrap();
+        assert_eq!(device.calls(CallKind::Malloc), 3);
         let again = allocator.alloc_on(100 * MIB, A).unwrap();
-        assert_eq!(device.calls(CallKind::Malloc), 2);
-        drop((block, again, allocator));
+        assert_eq!(device.calls(CallKind::Malloc), 3);
+        drop((block, other, again, allocator));
         device.assert_clean();
     }
+}
+
+/// A segment of a stream that is gone stands in nobody's way.
+#[test]
+fn a_lender_that_is_gone() {
+    let device = SimDevice::builder().total_memory(1 << 30).strict_streams(true).build();
+    let allocator = allocator(&device, ON);
+    let (lender, borrower) = (device.create_stream(), device.create_stream());
+    drop(allocator.alloc_on(100 * MIB, lender).unwrap());
+    device.destroy_stream(lender).unwrap();
+    for _ in 0..3 {
+        drop(allocator.alloc_on(60 * MIB, borrower).unwrap());
+    }
+    allocator.verify().unwrap();
 }
 
 #[test]

@@ -94,6 +94,22 @@ fn totals_over_time_end_where_the_snapshot_is() {
     assert!(points.iter().all(|p| p.allocated <= p.active && p.active <= p.reserved), "{points:?}");
 }
 
+/// Files may hold any number.
+#[test]
+fn totals_over_time_of_impossible_sizes() {
+    for bytes in [0, i64::MAX as u64, 1 << 63, u64::MAX] {
+        let mut file = recorded();
+        for segment in &mut file.segments {
+            (segment.total_size, segment.allocated_size, segment.active_size) = (bytes, bytes, bytes);
+            segment.blocks.iter_mut().for_each(|b| (b.size, b.requested_size) = (bytes, bytes));
+        }
+        let points = timeline::points(&file, 0);
+        assert_eq!(points.len(), file.trace(0).len() + 1);
+        file.device_traces[0].iter_mut().for_each(|e| e.size = bytes);
+        assert_eq!(timeline::points(&file, 0).len(), points.len());
+    }
+}
+
 #[test]
 fn a_segment_that_few_bytes_keep_is_named() {
     let mut file = recorded();

@@ -153,7 +153,12 @@ fn options(facts: &Facts) -> Check {
     match &facts.config {
         Ok(text) if text.is_empty() => Check::ok("options", "all at their defaults"),
         Ok(text) => Check::ok("options", text.clone()),
-        Err(why) => Check::problem("options", why.clone(), "correct GPUCACHE_ALLOC_CONF, or unset it"),
+        Err(why) => {
+            // The error begins with the variable that is at fault.
+            let variable = why.split(':').next().filter(|name| name.ends_with("_ALLOC_CONF"));
+            let remedy = format!("correct {}, or unset it", variable.unwrap_or("GPUCACHE_ALLOC_CONF"));
+            Check::problem("options", why.clone(), remedy)
+        }
     }
 }
 

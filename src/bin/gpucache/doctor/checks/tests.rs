@@ -80,6 +80,10 @@ fn each_trouble_has_its_own_remedy() {
         (no_gpu_because(|f| f.kernel_driver = None), "modprobe nvidia"),
         (no_gpu_because(|_| ()), "nvidia-smi and dmesg"),
         (Facts { config: Err("unknown option".to_owned()), ..healthy() }, "GPUCACHE_ALLOC_CONF"),
+        (
+            Facts { config: Err("PYTORCH_CUDA_ALLOC_CONF: bad: worse".to_owned()), ..healthy() },
+            "correct PYTORCH_CUDA_ALLOC_CONF,",
+        ),
     ] {
         let found = remedy(&facts);
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
