@@ -1,8 +1,7 @@
 //! The peaks, and the credit that no shard holds; see [`super::counters`].
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::counters::{ALL, COUNTERS, Counter, Counters, EVERY, Rows};
+use super::lock::{ShardGuard, ShardMutex};
 use crate::stats::{Stat, StatArray};
 
 /// What all shards' counters have in common: the peaks, and the credit that no shard holds.
@@ -11,7 +10,7 @@ use crate::stats::{Stat, StatArray};
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Bank {
-    state: Mutex<BankState>,
+    state: ShardMutex<BankState>,
 }
 
 #[derive(Debug, Default)]
@@ -21,7 +20,7 @@ pub(super) struct BankState {
 }
 
 impl Bank {
-    pub(super) fn lock(&self) -> MutexGuard<'_, BankState> {
+    pub(super) fn lock(&self) -> ShardGuard<'_, BankState> {
         self.state.lock()
     }
 

@@ -1,4 +1,4 @@
-//! The lock of a shard: held for tens of nanoseconds, taken twice in a hot pair.
+//! The lock of a shard, and of the bank: held for tens of nanoseconds, taken twice in a hot pair.
 //!
 //! One atomic exchange to take it, a plain store to give it back: half the cost of a lock that must see on release
 //! whether somebody sleeps. Nobody sleeps on it for long: who has to wait spins with growing pauses, then lets
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::lock_api::{GuardSend, Mutex, MutexGuard, RawMutex};
 
-/// The guarded state of a shard.
+/// The guarded state of a shard or of the bank.
 pub(crate) type ShardMutex<T> = Mutex<SpinLock, T>;
 /// What [`ShardMutex::lock`] gives.
 pub(crate) type ShardGuard<'a, T> = MutexGuard<'a, SpinLock, T>;

@@ -7,6 +7,9 @@ mod bank;
 #[allow(dead_code)]
 #[path = "../../../src/engine/counters.rs"]
 mod counters;
+mod lock {
+    pub(crate) use parking_lot::{Mutex as ShardMutex, MutexGuard as ShardGuard};
+}
 mod stats {
     /// As the crate's own.
     #[derive(Clone, Copy, Debug, Default)]
