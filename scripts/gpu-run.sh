@@ -54,7 +54,11 @@ step() { # NAME SECONDS COMMAND...: OUT/NAME.txt; a step that fails or takes too
   # shellcheck disable=SC2254 # a pattern is what it is for
   case $name in ${ONLY:-*}) ;; *) return ;; esac
   [ "$seconds" -le "$limit" ] || seconds=$limit
-  if [ "${1#"$bin"/}" != "$1" ] && [ ! -x "$1" ]; then
+  local word missing=
+  for word in "$@"; do
+    case $word in "$bin"/*) [ -x "$word" ] || missing=1 ;; esac
+  done
+  if [ -n "$missing" ]; then
     result="not there"
   else
     { echo "\$ $*"; timeout --kill-after=10 "$seconds" bash -c '"$@"' step "$@"; } >"$out/$name.txt" 2>&1

@@ -107,3 +107,22 @@ fn pages_of_a_destroyed_stream_go_back() {
     assert_eq!(allocator.memory_reserved(), 0);
     driver.forgive();
 }
+
+#[test]
+fn buffers_are_copied_between_devices() {
+    let Some((_driver, first)) = driver() else { return };
+    let Ok(second) = CudaDevice::new(1) else {
+        println!("skipped: needs two devices");
+        return;
+    };
+    let (first, second) = (Arc::new(first), Arc::new(second));
+    let (here, there) = (allocator(&first), allocator(&second));
+    let streams = (first.context().new_stream().unwrap(), second.context().new_stream().unwrap());
+    let theirs = there.clone_htod(&[7_u32; 1000], &streams.1).unwrap();
+    let mut ours = here.clone_htod(&[0_u32; 1000], &streams.0).unwrap();
+    ours.copy_from(&theirs).unwrap();
+    assert_eq!(ours.to_vec().unwrap(), [7; 1000]);
+    drop((ours, theirs));
+    here.verify().unwrap();
+    there.verify().unwrap();
+}

@@ -205,7 +205,9 @@ driver! {
     ) |books| {
         // The device that holds the source reads it, so only the target is checked for the current one.
         let op = Op::Copy { to, from, bytes, device_writes: true, device_reads: false };
-        work(books, "cuMemcpyPeerAsync", Some(stream), op)
+        let device = books.device("cuMemcpyPeerAsync")?;
+        books.check_op(device, &op)?;
+        books.submit_copy("cuMemcpyPeerAsync", stream as u64, op)
     }
     fn cuMemsetD8_v2(address: u64, value: u8, bytes: usize) |books| {
         work(books, "cuMemsetD8", None, Op::Fill { address, value, bytes })

@@ -100,6 +100,22 @@ impl Books {
         Ok(())
     }
 
+    /// [`submit`](Self::submit) of a copy: those may go to a stream of another device than the current one, says the
+    /// programming guide ("Stream and event behavior").
+    pub fn submit_copy(&mut self, call: &str, handle: u64, op: Op) -> Answer {
+        let elsewhere = match self.streams.get(&handle) {
+            Some(stream) => stream.context != self.context(call)?,
+            None => false,
+        };
+        if !elsewhere {
+            return self.submit(call, handle, op);
+        }
+        if !self.captured(handle, &op)? {
+            self.enqueue(handle, Item::Work(op));
+        }
+        Ok(())
+    }
+
     /// Makes later work on a stream wait.
     pub fn wait_for(&mut self, key: u64, point: Point) {
         if !self.reached(point) {
