@@ -71,6 +71,8 @@ prepare() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+    # Every crate is built once: what incremental builds keep would only cost time and disk space.
+    export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 
     rustc --version
     echo "$(nproc) cores"
