@@ -185,7 +185,7 @@ fn garbage_is_collected_beside_hits() {
             });
         }
         // Each is larger than the one before, so each misses.
-        for round in 0..400 {
+        for round in 0..300 {
             drop(allocator.alloc(100 * MIB + round * 2 * MIB).unwrap());
         }
         over.store(true, Ordering::Relaxed);
