@@ -105,10 +105,10 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         10 => (size.clone(), stream.clone()).prop_map(|(size, stream)| Op::Alloc { size, stream }),
         8 => Just(Op::FreeLast),
-        4 => index.clone().prop_map(|index| Op::Free { index }),
+        4 => index.prop_map(|index| Op::Free { index }),
         6 => (size.clone(), 0usize..3, stream.clone(), 1usize..5)
             .prop_map(|(size, smaller, stream, times)| Op::Pairs { size, smaller, stream, times }),
-        2 => (index.clone(), stream.clone()).prop_map(|(index, stream)| Op::Record { index, stream }),
+        2 => (index, stream.clone()).prop_map(|(index, stream)| Op::Record { index, stream }),
         1 => stream.clone().prop_map(|stream| Op::Hold { stream }),
         1 => stream.clone().prop_map(|stream| Op::Release { stream }),
         1 => Just(Op::EmptyCache),
