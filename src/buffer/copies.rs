@@ -9,7 +9,6 @@ use cudarc::driver::{
 };
 
 use super::create::checked;
-use super::handle;
 use super::{DeviceBuffer, DeviceView, DeviceViewMut};
 use crate::error::{Error, Result};
 use crate::pinned::PinnedBuffer;
@@ -69,7 +68,7 @@ unsafe fn copy_from_pinned<T: DeviceRepr>(
         return Ok(());
     }
     checked("cuCtxSetCurrent", stream.context().bind_to_thread())?;
-    from.record_event(handle(stream))?;
+    from.used_by(stream)?;
     let (address, _used) = to.device_ptr_mut(stream);
     // SAFETY: both have the same number of elements; the caller leaves the host's alone, and neither block is reused
     // before the stream has done the copy.
@@ -87,7 +86,7 @@ unsafe fn copy_to_pinned<T: DeviceRepr>(
         return Ok(());
     }
     checked("cuCtxSetCurrent", stream.context().bind_to_thread())?;
-    to.record_event(handle(stream))?;
+    to.used_by(stream)?;
     let (address, _used) = from.device_ptr(stream);
     // SAFETY: as above.
     checked("cuMemcpyDtoHAsync", unsafe { memcpy_dtoh_async(to, address, stream.cu_stream()) })

@@ -332,7 +332,8 @@ pub static OPTIONS: &[ConfigOption] = &[
         range: "`True`, `False`",
         meaning: "Before the device is asked for more, an idle block of another stream is taken, ordered behind \
             that stream by an event.",
-        interaction: "Whole ordinary segments of the default pools only. Not with `mirror_defects`.",
+        interaction: "Whole ordinary segments of the default pools only. Every stream that memory was allocated \
+            on must stay alive. Not with `mirror_defects`.",
         gain: "Programs with many streams reserve less.",
         parser: Parser::Cuda,
         set: |c, v| v.boolean().map(|on| c.borrow_across_streams = on),

@@ -1,7 +1,6 @@
 //! Reserved address space, and the physical memory that is mapped into it page by page [spec 13.2, 13.3].
 
 use super::Core;
-use super::shards::Shard;
 use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle};
 use crate::observe::snapshot::PoolKind;
 
@@ -219,13 +218,11 @@ impl Core {
         index: u32,
         start: u64,
         end: u64,
-        shard: &Shard,
     ) -> (u64, DeviceResult<()>) {
         let Some(r) = reservations.get(index) else { return (start, Ok(())) };
-        // The program may have destroyed the stream; its work is the device's.
-        let waited =
-            self.device.stream_synchronize(shard.stream).or_else(|_| self.device.device_synchronize());
-        if let Err(error) = waited {
+        // PyTorch waits for the stream [spec 13.6]. The program may have destroyed it, and the driver does not bear
+        // the handle of a stream that is gone, not even in a query; its work is the device's.
+        if let Err(error) = self.device.device_synchronize() {
             return (start, Err(error));
         }
         let mut at = start;

@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use cudarc::driver::{CudaStream, DeviceRepr, HostSlice, SyncOnDrop, ValidAsZeroBits};
 
 use super::{Host, Owner};
@@ -23,6 +25,9 @@ pub struct PinnedBuffer<T> {
     /// Dangling without elements.
     data: NonNull<T>,
     len: usize,
+    /// Streams that use it, alive until their events are recorded, which happens when it is given back: the driver
+    /// must not be asked to record on a stream that is gone.
+    streams: Mutex<Vec<Arc<CudaStream>>>,
 }
 
 // SAFETY: it owns its elements, as a `Vec<T>` does; the allocator behind it is `Send + Sync`.
@@ -49,7 +54,7 @@ impl<T: DeviceRepr> PinnedBuffer<T> {
             let what = format!("elements aligned to {} bytes in pinned memory", align_of::<T>());
             return Err(Error::NotSupported(what));
         }
-        Ok(PinnedBuffer { host: host.clone(), data, len })
+        Ok(PinnedBuffer { host: host.clone(), data, len, streams: Mutex::default() })
     }
 
     pub(crate) fn zeroed(host: &Arc<Host>, len: usize) -> Result<Self>
@@ -86,12 +91,23 @@ impl<T> PinnedBuffer<T> {
 
     /// Says that work on `stream` uses the memory: after the drop it waits for that work [spec 17.2]. During a
     /// capture of the stream, the graph is taken to use the memory at every launch: it is never handed out again.
+    /// The stream must outlive the buffer: the driver is told of it only when the buffer is given back.
     ///
     /// # Errors
     /// [`Error::Device`] if the driver cannot tell whether the stream is being captured; the use is noted all the
     /// same.
     pub fn record_event(&self, stream: Stream) -> Result<()> {
         self.host.record_event(self.address(), stream)
+    }
+
+    /// [`record_event`](PinnedBuffer::record_event) for a stream that this keeps alive as long as it must be.
+    pub(crate) fn used_by(&self, stream: &Arc<CudaStream>) -> Result<()> {
+        let mut streams = self.streams.lock();
+        if !streams.iter().any(|s| Arc::ptr_eq(s, stream)) {
+            streams.push(stream.clone());
+        }
+        drop(streams);
+        self.record_event(Stream::from_raw(stream.cu_stream() as u64))
     }
 
     /// Gives it back now, and tells if the driver failed (a drop cannot).
@@ -101,8 +117,8 @@ impl<T> PinnedBuffer<T> {
     pub fn free(self) -> Result<()> {
         let outcome = self.host.free(self.address(), Owner::Buffer);
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never dropped, so the reference is taken out once.
-        drop(unsafe { std::ptr::read(&raw const this.host) });
+        // SAFETY: `this` is never dropped, so each field is taken out once.
+        drop(unsafe { (std::ptr::read(&raw const this.host), std::ptr::read(&raw const this.streams)) });
         outcome
     }
 }

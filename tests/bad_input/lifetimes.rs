@@ -1,10 +1,11 @@
 //! Blocks that outlive the allocator's last handle.
 
+use std::sync::Arc;
 use std::thread;
 
 use gpucache::device::Stream;
-use gpucache::device::sim::CallKind;
-use gpucache::{Allocation, Allocator};
+use gpucache::device::sim::{CallKind, SimDevice};
+use gpucache::{Allocation, Allocator, Config};
 
 use super::{MIB, fresh, with_options};
 
@@ -100,4 +101,29 @@ fn a_raw_address_that_is_never_freed_keeps_its_segment() {
     drop(allocator);
     assert_eq!(device.leaks().len(), 1, "as documented");
     assert_eq!(device.misuses(), Vec::<String>::new());
+}
+
+/// The driver does not bear the handle of a stream that is gone, not even in a query: nothing may ask for it.
+#[test]
+fn streams_destroyed_before_their_memory_goes_back() {
+    for settings in ["", "expandable_segments:True"] {
+        let device = SimDevice::builder().total_memory(1 << 30).strict_streams(true).build();
+        let config = Config::parse(settings).unwrap();
+        let allocator = Allocator::builder().device(Arc::new(device.clone())).config(config).build().unwrap();
+        let (own, other) = (device.create_stream(), device.create_stream());
+        let blocks: Vec<_> = (1..5).map(|i| allocator.alloc_on(i << 20, own).unwrap()).collect();
+        let pending = allocator.alloc_on(30 << 20, own).unwrap();
+        pending.record_stream(other);
+        device.hold(other);
+        drop(pending);
+        device.release(other);
+        device.destroy_stream(other).unwrap();
+        device.destroy_stream(own).unwrap();
+        drop(blocks);
+        let report = allocator.empty_cache().unwrap();
+        assert_eq!(report.kept_bytes, 0, "{settings}: {report:?}");
+        allocator.verify().unwrap();
+        drop(allocator);
+        device.assert_clean();
+    }
 }
