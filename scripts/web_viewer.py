@@ -1,0 +1,113 @@
+"""Opens snapshots in PyTorch's web viewer, in a headless Chromium, and compares what it draws with `gpucache inspect`.
+
+    web_viewer.py VIEWER_JS OUTDIR SNAPSHOT INSPECT_JSON
+
+VIEWER_JS is torch/utils/viz/MemoryViz.js of PyTorch's repository (it is not in the wheel). Leaves one screenshot per
+view in OUTDIR. Needs npm (d3 comes from its registry, in the major version that the script asks for) and Chromium
+($CHROMIUM, else `chromium` in the PATH).
+"""
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from urllib.parse import urlencode
+
+TIMELINE, STATE, SEGMENTS = "Active Memory Timeline", "Allocator State History", "Active Cached Segment Timeline"
+
+
+def prepare(viewer_js, web):
+    """A folder that holds the unchanged script, d3, and a page whose import map leads the script's CDN addresses to d3."""
+    shutil.copy(viewer_js, web / "MemoryViz.js")
+    wanted = re.findall(r'"(https://[^"]*/(d3[a-z-]*)@(\d+)[^"]*)"', (web / "MemoryViz.js").read_text())
+    major = next((version for _, name, version in wanted if name == "d3"), None)
+    if major is None:
+        sys.exit(f"{viewer_js} imports no d3: is it MemoryViz.js?")
+    if not (web / "node_modules").exists():
+        (web / "package.json").write_text("{}")
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", f"d3@{major}"], cwd=web, check=True)
+    modules = {}
+    for package in (web / "node_modules").glob("*/package.json"):
+        about = json.loads(package.read_text())
+        if "module" in about:
+            modules[about["name"]] = f"./node_modules/{about['name']}/{about['module']}"
+    imports = modules | {address: modules[name] for address, name, _ in wanted}
+    page = Path(__file__).with_suffix(".html").read_text()
+    (web / "index.html").write_text(page.replace("IMPORT_MAP", json.dumps({"imports": imports})))
+    return json.loads((web / "node_modules/d3/package.json").read_text())["version"]
+
+
+def serve(web):
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def translate_path(self, path):
+            """Modules of d3 leave out the ending of those they import."""
+            file = super().translate_path(path)
+            return file if os.path.exists(file) else file + ".js"
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=web))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+def draw(chromium, address, file, view, screenshot):
+    """What the page reports, and the lines on the browser's console."""
+    with tempfile.TemporaryDirectory() as profile:
+        command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                   f"--user-data-dir={profile}", "--enable-logging=stderr", "--window-size=1400,1000",
+                   "--virtual-time-budget=60000", f"--screenshot={screenshot}", "--dump-dom",
+                   f"{address}/?{urlencode({'file': file, 'view': view})}"]
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
+    console = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
+    found = re.search(r'<script id="report" type="application/json">(.*?)</script>', run.stdout, re.S)
+    if not found:
+        sys.exit(f"{file}, {view}: nothing was drawn\n" + "\n".join(console or run.stderr.splitlines()[-20:]))
+    return json.loads(found[1]), console
+
+
+def expect(what, seen, expected):
+    if seen != expected:
+        sys.exit(f"{what}: the viewer shows {seen}, expected {expected}")
+
+
+def check(viewer_js, out, snapshot, inspect):
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or sys.exit("no chromium: set CHROMIUM")
+    out, snapshot = Path(out), Path(snapshot)
+    web = out / "web"
+    web.mkdir(parents=True, exist_ok=True)
+    d3 = prepare(viewer_js, web)
+    shutil.copy(snapshot, web / snapshot.name)
+    device = json.loads(Path(inspect).read_text())[0]
+    address = serve(web)
+    drawn = {}
+    for view in (TIMELINE, STATE, SEGMENTS):
+        picture = out / f"{snapshot.name}.{view.replace(' ', '-').lower()}.png"
+        drawn[view], console = draw(chromium, address, snapshot.name, view, picture)
+        errors = drawn[view]["errors"] + [line for line in console if "Uncaught" in line or "ERROR" in line]
+        if errors:
+            sys.exit(f"{snapshot.name}, {view}: " + "\n".join(errors))
+    state = drawn[STATE]
+    expect("segments", state["segments"], device["segments"])
+    expect("blocks", state["blocks"], device["active_blocks"])
+    header = re.match(r"\(\S+ \((\d+) bytes\) allocated / \S+ \((\d+) bytes\) reserved\)", state["selected"])
+    expect("allocated and reserved bytes", [int(n) for n in header.groups()],
+           [device["requested_bytes"], device["reserved_bytes"]])
+    expect("timeline of segments, at least those there are", drawn[SEGMENTS]["allocations"] >= device["segments"], True)
+    print(f"{snapshot.name}: {state['segments']} segments, {state['blocks']} blocks, {state['events']} events, "
+          f"{header[1]} of {header[2]} bytes; timelines of {drawn[TIMELINE]['allocations']} allocations and "
+          f"{drawn[SEGMENTS]['allocations']} segments; no error on the console (d3 {d3})")
+    print(f"  largest allocation, in the viewer's words: {' '.join(drawn[TIMELINE]['selected'].split())}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
+    check(*sys.argv[1:])
