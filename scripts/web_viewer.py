@@ -8,8 +8,10 @@ view in OUTDIR. Needs npm (d3 comes from its registry, in the major version that
 """
 import functools
 import http.server
+import itertools
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -19,6 +21,8 @@ import threading
 from pathlib import Path
 from urllib.parse import urlencode
 
+# The timelines draw this many of the largest allocations one by one and sum up the others.
+DRAWN = 15_000
 TIMELINE, STATE, SEGMENTS = "Active Memory Timeline", "Allocator State History", "Active Cached Segment Timeline"
 
 
@@ -29,9 +33,8 @@ def prepare(viewer_js, web):
     major = next((version for _, name, version in wanted if name == "d3"), None)
     if major is None:
         sys.exit(f"{viewer_js} imports no d3: is it MemoryViz.js?")
-    if not (web / "node_modules").exists():
-        (web / "package.json").write_text("{}")
-        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", f"d3@{major}"], cwd=web, check=True)
+    (web / "package.json").write_text("{}")
+    subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", f"d3@{major}"], cwd=web, check=True)
     modules = {}
     for package in (web / "node_modules").glob("*/package.json"):
         about = json.loads(package.read_text())
@@ -73,9 +76,59 @@ def draw(chromium, address, file, view, screenshot):
     return json.loads(found[1]), console
 
 
-def expect(what, seen, expected):
-    if seen != expected:
-        sys.exit(f"{what}: the viewer shows {seen}, expected {expected}")
+def load(path):
+    data = Path(path).read_bytes()
+    return json.loads(data) if data[:1] == b"{" else pickle.loads(data)
+
+
+def expected_events(trace):
+    """The viewer shows a request to free and its completion as one event if nothing lies between them."""
+    pairs = sum(a["action"] == "free_requested" and b["action"] == "free_completed" and a["addr"] == b["addr"]
+                for a, b in itertools.pairwise(trace))
+    return len(trace) - pairs
+
+
+def expected_timeline(trace, begin, end, now):
+    """Polygons: what begins or ends in the trace, and what there is now (addresses) and began before it."""
+    live, count = set(), 0
+    for event in trace:
+        if event["action"] == begin:
+            live.add(event["addr"])
+            count += 1
+        elif event["action"] == end:
+            count += event["addr"] not in live
+            live.discard(event["addr"])
+    return min(count + len(now - live), DRAWN)
+
+
+def addresses(segment):
+    """Of the blocks in use; the viewer, too, counts sizes up."""
+    starts = itertools.accumulate((b["size"] for b in segment["blocks"]), initial=segment["address"])
+    return {start for start, b in zip(starts, segment["blocks"]) if b["state"] == "active_allocated"}
+
+
+def agree(snapshot, inspected, drawn):
+    data = load(snapshot)
+    number = inspected["device"]
+    trace = data["device_traces"][number]
+    segments = [s for s in data["segments"] if s["device"] == number]
+    blocks = set().union(*map(addresses, segments))
+    state = drawn[STATE]
+    header = re.match(r"\(\S+ \((\d+) bytes\) allocated / \S+ \((\d+) bytes\) reserved\)", state["selected"])
+    for what, seen, expected in [
+        ("segments", state["segments"], inspected["segments"]),
+        ("blocks", state["blocks"], inspected["active_blocks"]),
+        ("bytes allocated", header and int(header[1]), inspected["requested_bytes"]),
+        ("bytes reserved", header and int(header[2]), inspected["reserved_bytes"]),
+        ("events", state["events"], expected_events(trace)),
+        ("allocations over time", drawn[TIMELINE]["allocations"],
+         expected_timeline(trace, "alloc", "free_completed", blocks)),
+        ("segments over time", drawn[SEGMENTS]["allocations"],
+         expected_timeline(trace, "segment_alloc", "segment_free", {s["address"] for s in segments})),
+    ]:
+        if seen != expected:
+            sys.exit(f"{snapshot.name}: the viewer shows {seen} {what}, expected {expected}")
+        print(f"  {what:24}{seen:>14}")
 
 
 def check(viewer_js, out, snapshot, inspect):
@@ -85,7 +138,6 @@ def check(viewer_js, out, snapshot, inspect):
     web.mkdir(parents=True, exist_ok=True)
     d3 = prepare(viewer_js, web)
     shutil.copy(snapshot, web / snapshot.name)
-    device = json.loads(Path(inspect).read_text())[0]
     address = serve(web)
     drawn = {}
     for view in (TIMELINE, STATE, SEGMENTS):
@@ -94,17 +146,10 @@ def check(viewer_js, out, snapshot, inspect):
         errors = drawn[view]["errors"] + [line for line in console if "Uncaught" in line or "ERROR" in line]
         if errors:
             sys.exit(f"{snapshot.name}, {view}: " + "\n".join(errors))
-    state = drawn[STATE]
-    expect("segments", state["segments"], device["segments"])
-    expect("blocks", state["blocks"], device["active_blocks"])
-    header = re.match(r"\(\S+ \((\d+) bytes\) allocated / \S+ \((\d+) bytes\) reserved\)", state["selected"])
-    expect("allocated and reserved bytes", [int(n) for n in header.groups()],
-           [device["requested_bytes"], device["reserved_bytes"]])
-    expect("timeline of segments, at least those there are", drawn[SEGMENTS]["allocations"] >= device["segments"], True)
-    print(f"{snapshot.name}: {state['segments']} segments, {state['blocks']} blocks, {state['events']} events, "
-          f"{header[1]} of {header[2]} bytes; timelines of {drawn[TIMELINE]['allocations']} allocations and "
-          f"{drawn[SEGMENTS]['allocations']} segments; no error on the console (d3 {d3})")
-    print(f"  largest allocation, in the viewer's words: {' '.join(drawn[TIMELINE]['selected'].split())}")
+    print(f"{snapshot.name} in the web viewer, d3 {d3}: no error on the console, and")
+    agree(snapshot, json.loads(Path(inspect).read_text())[0], drawn)
+    print(f"  played back to the first event: {' '.join((drawn[STATE]['first'] or '-').split())}")
+    print(f"  largest allocation: {' '.join(drawn[TIMELINE]['largest'].split())}")
 
 
 if __name__ == "__main__":
