@@ -4,7 +4,7 @@
 
 VIEWER_JS is torch/utils/viz/MemoryViz.js of PyTorch's repository (it is not in the wheel). Leaves one screenshot per
 view in OUTDIR. Needs npm (d3 comes from its registry, in the major version that the script asks for) and Chromium
-($CHROMIUM, else `chromium` in the PATH).
+($CHROMIUM, else `chromium` in the PATH). docs/measurements/viewers.md has the steps.
 """
 import functools
 import http.server
@@ -27,9 +27,12 @@ TIMELINE, STATE, SEGMENTS = "Active Memory Timeline", "Allocator State History",
 
 
 def prepare(viewer_js, web):
-    """A folder that holds the unchanged script, d3, and a page whose import map leads the script's CDN addresses to d3."""
-    shutil.copy(viewer_js, web / "MemoryViz.js")
-    wanted = re.findall(r'"(https://[^"]*/(d3[a-z-]*)@(\d+)[^"]*)"', (web / "MemoryViz.js").read_text())
+    """A folder with the unchanged script, d3, and a page whose import map leads the script's CDN addresses to d3."""
+    script = Path(viewer_js).read_text()
+    (web / "MemoryViz.js").write_text(script)
+    for neighbour in re.findall(r'from "\./([\w.]+\.js)"', script):
+        shutil.copy(Path(viewer_js).parent / neighbour, web)
+    wanted = re.findall(r'"(https://[^"]*/(d3[a-z-]*)@(\d+)[^"]*)"', script)
     major = next((version for _, name, version in wanted if name == "d3"), None)
     if major is None:
         sys.exit(f"{viewer_js} imports no d3: is it MemoryViz.js?")
@@ -61,19 +64,22 @@ def serve(web):
     return f"http://127.0.0.1:{server.server_port}"
 
 
-def draw(chromium, address, file, view, screenshot):
-    """What the page reports, and the lines on the browser's console."""
+def draw(chromium, address, file, view, *options, **query):
+    """What the page reports. An error in the page or on the console ends the program."""
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
                    f"--user-data-dir={profile}", "--enable-logging=stderr", "--window-size=1400,1000",
-                   "--virtual-time-budget=60000", f"--screenshot={screenshot}", "--dump-dom",
-                   f"{address}/?{urlencode({'file': file, 'view': view})}"]
+                   "--virtual-time-budget=60000", "--dump-dom", *options,
+                   f"{address}/?{urlencode({'file': file, 'view': view, **query})}"]
         run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
     console = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
     found = re.search(r'<script id="report" type="application/json">(.*?)</script>', run.stdout, re.S)
     if not found:
         sys.exit(f"{file}, {view}: nothing was drawn\n" + "\n".join(console or run.stderr.splitlines()[-20:]))
-    return json.loads(found[1]), console
+    report = json.loads(found[1])
+    if errors := report["errors"] + [line for line in console if "Uncaught" in line or "ERROR" in line]:
+        sys.exit(f"{file}, {view}: " + "\n".join(errors))
+    return report
 
 
 def load(path):
@@ -142,13 +148,12 @@ def check(viewer_js, out, snapshot, inspect):
     drawn = {}
     for view in (TIMELINE, STATE, SEGMENTS):
         picture = out / f"{snapshot.name}.{view.replace(' ', '-').lower()}.png"
-        drawn[view], console = draw(chromium, address, snapshot.name, view, picture)
-        errors = drawn[view]["errors"] + [line for line in console if "Uncaught" in line or "ERROR" in line]
-        if errors:
-            sys.exit(f"{snapshot.name}, {view}: " + "\n".join(errors))
+        drawn[view] = draw(chromium, address, snapshot.name, view, f"--screenshot={picture}")
+    # Apart from the picture: it makes the viewer forget which blocks wait for other streams.
+    first = draw(chromium, address, snapshot.name, STATE, select="first")["selected"]
     print(f"{snapshot.name} in the web viewer, d3 {d3}: no error on the console, and")
     agree(snapshot, json.loads(Path(inspect).read_text())[0], drawn)
-    print(f"  played back to the first event: {' '.join((drawn[STATE]['first'] or '-').split())}")
+    print(f"  played back to the first event: {' '.join(first.split())}")
     print(f"  largest allocation: {' '.join(drawn[TIMELINE]['largest'].split())}")
 
 
