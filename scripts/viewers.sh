@@ -7,6 +7,10 @@
 #   PYTHON=python3 scripts/viewers.sh FILE ...   these snapshots (pickles)
 #
 # The HTML pages for the web viewer are left in $OUT, if that is set.
+#
+#   VIEWER_JS=MemoryViz.js scripts/viewers.sh    also draws them in PyTorch's web viewer, in a headless Chromium, and
+#                                                compares; screenshots in $OUT. docs/measurements/viewers.md says where
+#                                                the script (torch/utils/viz/MemoryViz.js) comes from and what it needs.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-${ORACLE_VENV:+$ORACLE_VENV/bin/python}}
@@ -31,4 +35,11 @@ for file; do
     gpucache inspect --json "$file" > "$out/inspect.json"
     gpucache import "$file" -o "$out/snapshot.json" >/dev/null
     "$python" scripts/viewers.py check "$file" "$out/inspect.json" "$out/snapshot.json" "$out"
+    [ -n "${VIEWER_JS:-}" ] || continue
+    python3 scripts/web_viewer.py "$VIEWER_JS" "$out" "$file" "$out/inspect.json"
+    # Scripts of PyTorch 2.6 and before read pickles only.
+    if grep -q JSON.parse "$VIEWER_JS"; then
+        cp "$out/snapshot.json" "$out/$(basename "$file").json"
+        python3 scripts/web_viewer.py "$VIEWER_JS" "$out" "$out/$(basename "$file").json" "$out/inspect.json"
+    fi
 done

@@ -6,6 +6,10 @@ use super::encode::Encoder;
 
 const MARK: u8 = b'(';
 
+/// The values between a mark and its `APPENDS` or `SETITEMS`, as in Python: the web viewer passes them all as arguments
+/// of one call, which fails for some 100,000. Even, so that a key is never cut from its value.
+const BATCH: usize = 1000;
+
 /// Frames what `value` writes as one pickle.
 pub(crate) fn write<W: Write>(
     out: W,
@@ -21,30 +25,39 @@ pub(crate) fn write<W: Write>(
 /// Writes values. An empty container has no mark, so that a mark is written with the first item only.
 pub(crate) struct Pickle<W> {
     out: W,
-    /// For each open container: whether its mark was written.
-    open: Vec<bool>,
+    open: Vec<Container>,
+}
+
+struct Container {
+    /// The opcode that moves the values since the mark into the container.
+    fill: u8,
+    /// How many values there are since the mark; 0: no mark yet.
+    marked: usize,
 }
 
 impl<W: Write> Pickle<W> {
-    fn begin(&mut self, empty: u8) -> io::Result<()> {
+    fn begin(&mut self, empty: u8, fill: u8) -> io::Result<()> {
         self.item()?;
-        self.open.push(false);
+        self.open.push(Container { fill, marked: 0 });
         self.out.write_all(&[empty])
     }
 
-    fn end(&mut self, fill: u8) -> io::Result<()> {
-        if self.open.pop() == Some(true) { self.out.write_all(&[fill]) } else { Ok(()) }
+    fn end(&mut self) -> io::Result<()> {
+        match self.open.pop() {
+            Some(Container { fill, marked: 1.. }) => self.out.write_all(&[fill]),
+            _ => Ok(()),
+        }
     }
 
     /// Something comes into the innermost container.
     fn item(&mut self) -> io::Result<()> {
-        match self.open.last_mut() {
-            Some(marked @ false) => {
-                *marked = true;
-                self.out.write_all(&[MARK])
-            }
-            _ => Ok(()),
+        let Some(container) = self.open.last_mut() else { return Ok(()) };
+        if container.marked == BATCH {
+            self.out.write_all(&[container.fill])?;
+            container.marked = 0;
         }
+        container.marked += 1;
+        if container.marked == 1 { self.out.write_all(&[MARK]) } else { Ok(()) }
     }
 
     fn text(&mut self, value: &str) -> io::Result<()> {
@@ -76,19 +89,19 @@ impl<W: Write> Pickle<W> {
 
 impl<W: Write> Encoder for Pickle<W> {
     fn begin_dict(&mut self) -> io::Result<()> {
-        self.begin(b'}')
+        self.begin(b'}', b'u')
     }
 
     fn end_dict(&mut self) -> io::Result<()> {
-        self.end(b'u')
+        self.end()
     }
 
     fn begin_list(&mut self) -> io::Result<()> {
-        self.begin(b']')
+        self.begin(b']', b'e')
     }
 
     fn end_list(&mut self) -> io::Result<()> {
-        self.end(b'e')
+        self.end()
     }
 
     fn key(&mut self, key: &str) -> io::Result<()> {
@@ -184,5 +197,25 @@ mod tests {
         assert_eq!(int((1 << 39) - 1), "8a 05 ff ff ff ff 7f");
         assert_eq!(int(-(1 << 39)), "8a 05 00 00 00 00 80");
         assert_eq!(int(i128::from(u64::MAX)), "8a 09 ff ff ff ff ff ff ff ff 00");
+    }
+
+    #[test]
+    fn long_containers_are_filled_in_batches() {
+        let fills = |bytes: &str, fill: &str| bytes.split(' ').filter(|b| *b == fill).count();
+        for (items, batches) in [(999, 1), (1000, 1), (1001, 2), (2500, 3)] {
+            let list = pickled(|e| {
+                e.begin_list()?;
+                (0..items).try_for_each(|_| e.int(0))?;
+                e.end_list()
+            });
+            assert_eq!((fills(&list, "28"), fills(&list, "65")), (batches, batches), "{items} items");
+        }
+        // A key and its value stay together: the second batch starts with the key.
+        let dict = pickled(|e| {
+            e.begin_dict()?;
+            (0..501).try_for_each(|_| e.key_int("k", 7))?;
+            e.end_dict()
+        });
+        assert!(dict.ends_with("4b 07 75 28 58 01 00 00 00 6b 4b 07 75 2e"), "{dict}");
     }
 }
