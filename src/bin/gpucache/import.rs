@@ -123,12 +123,12 @@ fn write_requests(args: &Args, mut imported: Imported) -> Result<(), Box<dyn std
             "total_memory": header.total_memory,
             "notes": imported.notes,
         });
-        println!("{}", serde_json::to_string_pretty(&done)?);
+        say!("{}", serde_json::to_string_pretty(&done)?);
     } else {
         let streams = units::count(header.streams as usize, "stream");
-        println!("{}: {} requests on {}", args.output.display(), header.requests, streams);
+        say!("{}: {} requests on {}", args.output.display(), header.requests, streams);
         for note in &imported.notes {
-            println!("note: {note}");
+            say!("note: {note}");
         }
     }
     Ok(())
@@ -151,9 +151,9 @@ fn write_snapshot(
     if args.json {
         let output = args.output.display().to_string();
         let done = json!({ "output": output, "segments": segments, "entries": entries });
-        println!("{}", serde_json::to_string_pretty(&done)?);
+        say!("{}", serde_json::to_string_pretty(&done)?);
     } else {
-        println!(
+        say!(
             "{}: {}, {entries} entries of history",
             args.output.display(),
             units::count(segments, "segment")

@@ -45,9 +45,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let all: Vec<Inspection> = devices.iter().map(|&device| inspect(&file, device, options)).collect();
     if args.json {
         let all: Vec<Value> = all.iter().map(as_json).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        say!("{}", serde_json::to_string_pretty(&all)?);
     } else if all.is_empty() {
-        println!("The snapshot holds no memory and no history.");
+        say!("The snapshot holds no memory and no history.");
     } else {
         let texts: Vec<String> = all.iter().map(Inspection::to_string).collect();
         print!("{}", texts.join("\n"));

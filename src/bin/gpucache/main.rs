@@ -1,5 +1,13 @@
 //! The command line of gpucache. Each command is a module with its `Args` and a `run`.
 
+/// Prints a line; a closed pipe is an error like any other, which `main` takes for the end.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        writeln!(std::io::stdout(), $($text)*)?;
+    }};
+}
+
 mod cases;
 mod completions;
 mod doctor;

@@ -62,9 +62,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let allocator = allocator(args, work.header(), device)?;
     let report = work.play(&allocator, simulated.as_ref(), args.repeat)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print(&report);
+        print(&report)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -112,26 +112,32 @@ pub(crate) fn fraction(limit: u64, total: u64) -> f64 {
     if (exact * total as f64) as u64 >= limit { exact } else { exact.next_up() }
 }
 
-fn print(report: &ReplayReport) {
+fn print(report: &ReplayReport) -> std::io::Result<()> {
     let first = &report.first_pass;
-    println!(
+    say!(
         "{}: {} requests per pass, {} of other kinds left out",
-        report.case, report.requests, report.skipped
+        report.case,
+        report.requests,
+        report.skipped
     );
     for (what, bytes) in [
         ("peak allocated", report.peaks.peak_allocated_bytes),
         ("peak active", report.peaks.peak_active_bytes),
         ("peak reserved", report.peaks.peak_reserved_bytes),
     ] {
-        println!("{what:<16} {bytes:>16} bytes  {:>12}", units::format_size(bytes.unsigned_abs()));
+        say!("{what:<16} {bytes:>16} bytes  {:>12}", units::format_size(bytes.unsigned_abs()));
     }
-    println!("{:<16} {:>16.4} (peak active / peak reserved)", "utilisation", report.peaks.utilisation);
-    println!(
+    say!("{:<16} {:>16.4} (peak active / peak reserved)", "utilisation", report.peaks.utilisation);
+    say!(
         "{:<16} {:>16} ns per request, {} driver calls, {} retries, {} out of memory",
-        "first pass", first.ns_per_request, first.driver_calls, first.retries, first.out_of_memory_events
+        "first pass",
+        first.ns_per_request,
+        first.driver_calls,
+        first.retries,
+        first.out_of_memory_events
     );
     if let Some(steady) = &report.steady_state {
-        println!(
+        say!(
             "{:<16} {:>16} ns per request (median of {}; shortest {}), {:.1} driver calls per pass, {} retries, \
              {} out of memory, utilisation {:.4}",
             "steady state",
@@ -144,6 +150,7 @@ fn print(report: &ReplayReport) {
             steady.peaks.utilisation
         );
     }
+    Ok(())
 }
 
 #[cfg(test)]

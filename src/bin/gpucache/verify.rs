@@ -1,7 +1,7 @@
 //! `gpucache verify`: replays recordings and compares every answer.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,9 +43,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
     let cases = cases::find(&args.paths)?;
     let (passed, failed) = verify_all(&cases, args);
     if args.json {
-        println!("{}", json!({"passed": passed, "failed": failed}));
+        let _ = writeln!(io::stdout(), "{}", json!({"passed": passed, "failed": failed}));
     } else {
-        println!("{passed} passed, {failed} failed");
+        let _ = writeln!(io::stdout(), "{passed} passed, {failed} failed");
     }
     if cases.is_empty() {
         eprintln!("gpucache: no recordings (NAME.req.zst and NAME.obs.zst) found");
@@ -97,7 +97,8 @@ fn print_in_order(
             *(if verdict.is_ok() { &mut passed } else { &mut failed }) += 1;
             if verdict.is_err() || !args.quiet {
                 let text = if args.json { json_line(name, &verdict) } else { text_lines(name, &verdict) };
-                bar.suspend(|| println!("{text}"));
+                // Who closed the pipe still gets the exit status.
+                let _ = bar.suspend(|| writeln!(io::stdout(), "{text}"));
             }
         }
     }
