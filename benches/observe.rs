@@ -1,10 +1,11 @@
-//! What watching costs: blocks used on a second stream, statistics, the summary, a snapshot of 10,000 blocks.
+//! What watching costs: blocks used on a second stream, statistics, the summary, a snapshot of 10,000 blocks, a history.
 
 mod common;
 
 use std::hint::black_box;
 
 use criterion::Criterion;
+use gpucache::HistoryOptions;
 use gpucache::device::Stream;
 
 use common::must;
@@ -17,6 +18,7 @@ fn main() {
     let mut criterion = common::criterion();
     record_stream(&mut criterion);
     views(&mut criterion);
+    history(&mut criterion);
     criterion.final_summary();
 }
 
@@ -50,4 +52,24 @@ fn views(criterion: &mut Criterion) {
     group.bench_function("memory_stats", |b| b.iter(|| allocator.memory_stats()));
     group.bench_function("memory_summary", |b| b.iter(|| allocator.memory_summary(false)));
     group.bench_function("memory_snapshot_10k_blocks", |b| b.iter(|| allocator.memory_snapshot()));
+}
+
+/// Hot pairs, and pairs of two sizes by turns (which no parked block serves), without and with a history. A pair is two
+/// calls.
+fn history(criterion: &mut Criterion) {
+    let testbed = Testbed::from_env(H200_BYTES);
+    let allocator = &testbed.allocator;
+    let mut group = criterion.benchmark_group("history");
+    for (name, options) in [("off", None), ("on", Some(HistoryOptions::with_max_entries(100_000)))] {
+        allocator.record_memory_history(options);
+        group.bench_function(format!("hot_pair_{name}"), |b| {
+            b.iter(|| must(allocator.alloc_on(black_box(4 * KIB), Stream::DEFAULT)));
+        });
+        group.bench_function(format!("two_sizes_{name}"), |b| {
+            b.iter(|| {
+                drop(must(allocator.alloc_on(black_box(4 * KIB), Stream::DEFAULT)));
+                must(allocator.alloc_on(black_box(8 * KIB), Stream::DEFAULT))
+            });
+        });
+    }
 }
