@@ -252,7 +252,8 @@ impl Core {
             state.remove_free(id);
             (index, start, end)
         };
-        let (unmapped_to, outcome) = self.unmap_pages(&mut growth.reservations, index, start, end);
+        let (unmapped_to, outcome) =
+            self.unmap_pages(&mut growth.reservations, index, start, end, shard.stream);
         let Some(r) = growth.reservations.get(index) else { return Ok(outcome?) };
         let (pool, kind, bytes) = (r.pool, r.kind, unmapped_to - start);
         if bytes > 0 {

@@ -1,7 +1,7 @@
 //! Reserved address space, and the physical memory that is mapped into it page by page [spec 13.2, 13.3].
 
 use super::Core;
-use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle};
+use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle, Stream};
 use crate::observe::snapshot::PoolKind;
 
 /// One range of address space, for one pool on one stream.
@@ -218,11 +218,17 @@ impl Core {
         index: u32,
         start: u64,
         end: u64,
+        stream: Stream,
     ) -> (u64, DeviceResult<()>) {
         let Some(r) = reservations.get(index) else { return (start, Ok(())) };
-        // PyTorch waits for the stream [spec 13.6]. The program may have destroyed it, and the driver does not bear
-        // the handle of a stream that is gone, not even in a query; its work is the device's.
-        if let Err(error) = self.device.device_synchronize() {
+        // PyTorch waits for the stream alone [spec 13.6]. The program may have destroyed it, and the driver does not
+        // bear the handle of a stream that is gone, not even in a query; its work is the device's.
+        let waited = if self.mirror_defects() {
+            self.device.stream_synchronize(stream)
+        } else {
+            self.device.device_synchronize()
+        };
+        if let Err(error) = waited {
             return (start, Err(error));
         }
         let mut at = start;
