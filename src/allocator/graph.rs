@@ -98,9 +98,9 @@ impl CaptureScope {
     /// # Errors
     /// [`Error::Pool`](crate::Error::Pool) if somebody ended the routing by the pool's id before.
     pub fn end(mut self) -> Result<GraphPool> {
-        let pool = self.pool.take();
         // Always there: only this function and the drop take it.
-        let pool = pool.unwrap_or_else(|| unreachable!("a scope ends once"));
+        let ended = || crate::Error::Pool("the capture's scope has ended already".into());
+        let pool = self.pool.take().ok_or_else(ended)?;
         pool.allocator.core().end_allocate(self.id)?;
         Ok(pool)
     }

@@ -154,13 +154,16 @@ impl Core {
         }
         self.release_idle_at_miss(&mut growth, &config, shard, &request)?;
         match self.climb(&mut growth, shard, &mut request)? {
-            Step::Segment(id) => Ok(self.hand_out_held(shard, id, &request)),
-            Step::Granted(grant) => Ok(grant),
-            Step::Nothing => {
-                drop(growth);
-                Err(self.out_of_memory(shard, &request))
+            Step::Segment(id) => {
+                if let Some(grant) = self.hand_out_held(shard, id, &request) {
+                    return Ok(grant);
+                }
             }
+            Step::Granted(grant) => return Ok(grant),
+            Step::Nothing => {}
         }
+        drop(growth);
+        Err(self.out_of_memory(shard, &request))
     }
 
     /// The ladder [spec 4.2 step 5].
@@ -197,10 +200,14 @@ impl Core {
         Ok(Step::Nothing)
     }
 
-    fn hand_out_held(&self, shard: &Shard, id: BlockId, request: &Request) -> Grant {
+    /// Hands a fresh segment out. The last run of a step has credit without limit, so it does not fail; if it did, the
+    /// segment would stay cached.
+    fn hand_out_held(&self, shard: &Shard, id: BlockId, request: &Request) -> Option<Grant> {
         let granted = self.step(shard, |state| state.hand_out(id, request, &self.shared));
-        // The last run of a step has credit without limit.
-        granted.unwrap_or_else(|| unreachable!("a held block can be handed out"))
+        if granted.is_none() {
+            shard.lock().insert_free(id, &self.shared);
+        }
+        granted
     }
 
     /// Overflow pools [spec 4.4]: cached memory of private pools that allow it.
