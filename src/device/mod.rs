@@ -226,7 +226,7 @@ pub trait Device: Send + Sync + fmt::Debug + 'static {
     fn event_synchronize(&self, event: Event) -> DeviceResult<()>;
     /// Makes later work on `stream` wait for the event, without blocking the caller.
     fn stream_wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()>;
-    /// Blocks until the stream is idle.
+    /// Blocks until the stream is idle. The stream may have been destroyed: then an error, or a wait for the device.
     fn stream_synchronize(&self, stream: Stream) -> DeviceResult<()>;
     /// Blocks until the device is idle.
     fn device_synchronize(&self) -> DeviceResult<()>;

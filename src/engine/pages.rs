@@ -221,13 +221,8 @@ impl Core {
         stream: Stream,
     ) -> (u64, DeviceResult<()>) {
         let Some(r) = reservations.get(index) else { return (start, Ok(())) };
-        // PyTorch waits for the stream alone [spec 13.6]. The program may have destroyed it, and the driver does not
-        // bear the handle of a stream that is gone, not even in a query; its work is the device's.
-        let waited = if self.mirror_defects() {
-            self.device.stream_synchronize(stream)
-        } else {
-            self.device.device_synchronize()
-        };
+        // The program may have destroyed the stream; its work is the device's.
+        let waited = self.device.stream_synchronize(stream).or_else(|_| self.device.device_synchronize());
         if let Err(error) = waited {
             return (start, Err(error));
         }

@@ -101,9 +101,14 @@ impl Device for CudaDevice {
         unsafe { self.api.stream_wait_event(pointer(stream.raw()), pointer(event.0), 0) }.ok()
     }
 
+    /// Waits for the device, unless it is the default stream: memory may outlive the stream it was allocated on, and
+    /// the driver does not bear the handle of a stream that is gone (a crash was seen, driver 580).
     fn stream_synchronize(&self, stream: Stream) -> DeviceResult<()> {
+        if stream != Stream::DEFAULT {
+            return self.device_synchronize();
+        }
         let _bound = self.bind()?;
-        // SAFETY: the caller gives a live stream of this context.
+        // SAFETY: the default stream is always there.
         unsafe { self.api.stream_synchronize(pointer(stream.raw())) }.ok()
     }
 

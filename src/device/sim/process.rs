@@ -3,7 +3,7 @@
 use super::capture::Captures;
 use super::clock::Clock;
 use super::content::Content;
-use super::faults::{Faults, Outcome, Refusal, code};
+use super::faults::{Fault, Faults, Outcome, Refusal, code};
 use super::host::Host;
 use super::log::{Log, SimCall};
 use super::memory::{AddressSpace, Physical};
@@ -109,6 +109,10 @@ impl Process {
 
     pub(super) fn stream_synchronize(&mut self, stream: Stream) -> Outcome<()> {
         self.captures.forbid(Some(stream))?;
+        // Allowed, and an error: see the trait.
+        if self.streams.is_destroyed(stream) {
+            return Err(Fault::Driver(code::INVALID_HANDLE).into());
+        }
         let ran = self.streams.synchronize_stream(stream)?;
         self.run(ran);
         Ok(())

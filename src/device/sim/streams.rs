@@ -90,6 +90,10 @@ impl Streams {
         Ok(())
     }
 
+    pub(super) fn is_destroyed(&self, stream: Stream) -> bool {
+        self.table.get(&stream).is_some_and(|state| state.destroyed)
+    }
+
     /// Whether the stream may be used.
     pub(super) fn check(&self, stream: Stream) -> Outcome<()> {
         match self.table.get(&stream) {
