@@ -3,7 +3,7 @@
 use super::Allocator;
 use crate::engine::set_metadata;
 use crate::observe::history::TraceEntry;
-use crate::observe::snapshot::{SegmentInfo, Snapshot};
+use crate::observe::snapshot::{PoolId, SegmentInfo, Snapshot};
 use crate::stats::MemoryStats;
 use crate::stats::summary::memory_summary;
 
@@ -67,6 +67,15 @@ impl Allocator {
     /// Every segment and block by ascending address, without the history.
     pub fn memory_segments(&self) -> Vec<SegmentInfo> {
         self.core().segments()
+    }
+
+    /// The segments of one pool by ascending address (`memory_snapshot(mempool_id)`): empty if there is no such pool
+    /// [spec 12.1]. Every mapped run of an expandable segment is there; PyTorch misses those behind a gap at the start
+    /// of the reservation [spec 23.12].
+    pub fn memory_snapshot_of(&self, pool: PoolId) -> Vec<SegmentInfo> {
+        let mut segments = self.core().segments();
+        segments.retain(|segment| segment.segment_pool_id == pool);
+        segments
     }
 
     /// Sets every peak to the value now [spec 9.1].
