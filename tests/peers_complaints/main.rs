@@ -1,13 +1,12 @@
 //! What users of other allocators complain about, and the known defects of PyTorch's [spec 23]: one test per kind,
 //! named after a report of it. Where PyTorch fails, `mirror_defects` fails too, and the test asserts both.
 //!
-//! Not here: figures that are explained rather than cured (reconciliation with nvidia-smi, reports of fragmentation;
-//! see the tests of the observation tools), speed (see the benches), pinned memory and graph capture (tests of their
-//! own).
+//! Not here: speed (see the benches); pinned memory and most of graph capture have tests of their own.
 // Two underscores part the kind from the report.
 #![allow(clippy::unwrap_used, non_snake_case)]
 
 mod defects;
+mod explained;
 mod figures;
 mod fragmentation;
 mod streams;

@@ -1,15 +1,16 @@
 //! Contention, streams, private pools, virtual memory.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use gpucache::device::Stream;
 use gpucache::device::sim::{CallKind, Fault, SimDevice, code};
-use gpucache::{Error, Upstream};
+use gpucache::{Error, TypedAllocation, Upstream};
 use parking_lot::Mutex;
 
-use super::{MIB, SIDE, fresh, on, reserved};
+use super::{MIB, MIRROR, SIDE, fresh, is_oom, on, reserved};
 
 /// A driver whose allocation takes until it is told to go on.
 struct Slow {
@@ -124,6 +125,67 @@ fn no_address_space_is_no_reason_to_fail__llama_cpp_29142_23094() {
         drop(allocator);
         device.assert_clean();
     }
+}
+
+/// A block knows its stream: dropping it while another stream that it was lent to still reads is safe.
+#[test]
+fn dropped_while_another_stream_uses_it__megatron_5788() {
+    let (device, allocator) = fresh(1000, "");
+    let block: TypedAllocation<f32> = allocator.typed(MIB, Stream::DEFAULT).unwrap();
+    let (address, bytes) = (block.address(), block.num_bytes() as u64);
+    assert_eq!(block.stream(), Stream::DEFAULT);
+    device.write(Stream::DEFAULT, address, bytes, 1);
+    device.hold(SIDE);
+    device.expect(SIDE, address, bytes, 1);
+    block.record_stream(SIDE);
+    drop(block);
+    let next: TypedAllocation<f32> = allocator.typed(MIB, Stream::DEFAULT).unwrap();
+    assert_ne!(next.address(), address, "not handed out while it is read");
+    device.write(Stream::DEFAULT, next.address(), bytes, 7);
+    device.release(SIDE);
+    assert_eq!((device.mismatches(), device.misuses()), (vec![], vec![]));
+}
+
+/// PyTorch fails in a pool's scope although the cache holds enough.
+#[test]
+fn private_pools_run_the_same_ladder__pytorch_159674() {
+    for (options, retries) in [("", 1), (MIRROR, 0)] {
+        let (_, allocator) = fresh(100, options);
+        drop(allocator.alloc(60 * MIB).unwrap());
+        let pool = allocator.create_pool();
+        let outcome = pool.scope(|| allocator.alloc(90 * MIB).map(drop)).unwrap();
+        assert_eq!(is_oom(&outcome), options == MIRROR);
+        assert_eq!(allocator.memory_stats().num_alloc_retries, retries);
+    }
+}
+
+/// A graph's addresses are its own for as long as it may be replayed, whatever the program allocates meanwhile.
+#[test]
+fn a_replayed_graph_finds_its_memory__candle_3352__cudarc_594() {
+    let (device, allocator) = fresh(200, "");
+    let stream = device.create_stream();
+    let capture = allocator.begin_capture_pool(stream, None).unwrap();
+    device.begin_capture(stream).unwrap();
+    let scratch = allocator.alloc_on(30 * MIB, stream).unwrap();
+    let (address, bytes) = (scratch.address(), 30 << 20);
+    device.launch(stream);
+    drop(scratch);
+    let graph = device.end_capture(stream).unwrap();
+    let graph = capture.end().unwrap().keep_with(graph);
+    for value in 0..5 {
+        // The program takes all memory that it can get, then the graph is replayed.
+        let all: Vec<_> = iter::from_fn(|| allocator.alloc_on(30 * MIB, stream).ok()).collect();
+        assert_eq!(all.len(), 5);
+        all.iter().for_each(|b| device.write(stream, b.address(), bytes, 100));
+        device.write(stream, address, bytes, value);
+        drop(all);
+        allocator.empty_cache().unwrap();
+        device.expect(stream, address, bytes, value);
+    }
+    assert_eq!((device.mismatches(), device.misuses()), (vec![], vec![]));
+    drop(graph);
+    allocator.empty_cache().unwrap();
+    assert_eq!(reserved(&allocator), 0);
 }
 
 /// Memory of the driver for an upstream that never maps any.
