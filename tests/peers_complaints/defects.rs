@@ -29,35 +29,39 @@ fn streams_recorded_in_a_pool_scope__spec_23_2() {
 /// Where PyTorch ends the process, `mirror_defects` does not: nobody's replay can go on behind an abort.
 #[test]
 fn counter_of_expandable_private_pools__spec_23_3() {
-    let (device, allocator) = fresh(4000, "expandable_segments:True");
-    let pool = allocator.create_pool();
-    let wall = pool.scope(|| {
-        drop(allocator.alloc(200 * MIB).unwrap());
-        let blocks = [80, 40, 80].map(|mib| allocator.alloc(mib * MIB).unwrap());
-        blocks.into_iter().nth(1).unwrap()
-    });
-    let id = pool.id();
-    drop(pool);
-    assert_eq!(reserved(&allocator), 40, "both ranges went");
-    drop(wall);
-    allocator.empty_cache().unwrap();
-    assert_eq!(reserved(&allocator), 0);
-    assert!(allocator.release_pool(id).is_err(), "it is forgotten");
-    drop(allocator);
-    device.assert_clean();
+    for mirror in ["", ",mirror_defects:True"] {
+        let (device, allocator) = fresh(4000, &format!("expandable_segments:True{mirror}"));
+        let pool = allocator.create_pool();
+        let wall = pool.scope(|| {
+            drop(allocator.alloc(200 * MIB).unwrap());
+            let blocks = [80, 40, 80].map(|mib| allocator.alloc(mib * MIB).unwrap());
+            blocks.into_iter().nth(1).unwrap()
+        });
+        let id = pool.id();
+        drop(pool);
+        assert_eq!(reserved(&allocator), 40, "both ranges went");
+        drop(wall);
+        allocator.empty_cache().unwrap();
+        assert_eq!(reserved(&allocator), 0);
+        assert!(allocator.release_pool(id).is_err(), "it is forgotten");
+        drop(allocator);
+        device.assert_clean();
+    }
 }
 
 /// PyTorch ends the process here too; there is nothing of that to mirror.
 #[test]
 fn a_pool_may_go_while_another_one_is_active__spec_23_4() {
-    let (device, allocator) = fresh(1000, "");
-    let (first, second) = (allocator.create_pool(), allocator.create_pool());
-    first.scope(|| drop(allocator.alloc(30 * MIB).unwrap())).unwrap();
-    second.scope(|| drop(first)).unwrap();
-    allocator.empty_cache().unwrap();
-    assert_eq!(reserved(&allocator), 0);
-    drop((second, allocator));
-    device.assert_clean();
+    for options in ["", MIRROR] {
+        let (device, allocator) = fresh(1000, options);
+        let (first, second) = (allocator.create_pool(), allocator.create_pool());
+        first.scope(|| drop(allocator.alloc(30 * MIB).unwrap())).unwrap();
+        second.scope(|| drop(first)).unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(reserved(&allocator), 0);
+        drop((second, allocator));
+        device.assert_clean();
+    }
 }
 
 /// A size that its own segment is rounded up past the limit: PyTorch asks the driver anew each time.
@@ -110,12 +114,13 @@ fn failed_begin_leaks_a_use__spec_23_7() {
     }
 }
 
-/// Whatever else goes wrong in the driver is told as what it is.
+/// Whatever else goes wrong in the driver is told as what it is, under `mirror_defects` too: which error a caller gets
+/// changes no later placement.
 #[test]
 fn page_errors_are_not_out_of_memory__spec_23_9() {
-    for fabric in [true, false] {
+    for (fabric, mirror) in [(true, ""), (false, ""), (true, ",mirror_defects:True")] {
         let device = SimDevice::builder().total_memory(1 << 30).fabric_handles(fabric).build();
-        let allocator = on(&device, "expandable_segments:True");
+        let allocator = on(&device, &format!("expandable_segments:True{mirror}"));
         let _settles = allocator.alloc(30 * MIB).unwrap();
         device.fail_next(CallKind::MemCreate, Fault::Driver(code::LAUNCH_FAILED));
         let error = allocator.alloc(100 * MIB).unwrap_err();

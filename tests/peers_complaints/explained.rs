@@ -59,6 +59,13 @@ fn growth_in_pieces_is_fragmentation_not_a_leak__rmm_75() {
     assert_eq!(held(&diagnosis, Cause::Fragmented), 20 + 60 + 140 + 4 * 8, "{diagnosis:?}");
     assert!(!diagnosis.causes().contains(&Cause::Growing), "{diagnosis:?}");
     assert_eq!((reserved(&allocator), allocator.leaks().bytes >> 20), (600, 300 + 4 * 12));
+
+    // One that is a leak is called so.
+    for _ in 0..40 {
+        beside.push(allocator.alloc(3 * MIB).unwrap());
+        drop(allocator.alloc(3 * MIB).unwrap());
+    }
+    assert!(allocator.diagnose().unwrap().causes().contains(&Cause::Growing));
 }
 
 fn shared_device() -> (SimDevice, Allocator) {

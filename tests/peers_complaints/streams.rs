@@ -45,6 +45,31 @@ fn nobody_waits_for_somebody_elses_growth__pytorch_108367() {
     allocator.verify().unwrap();
 }
 
+/// Another thread may use the allocator, and be waited for, in whatever the allocator calls.
+#[test]
+fn no_lock_is_held_in_callbacks__pytorch_97833() {
+    let (_, allocator) = fresh(100, "");
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let other_thread = {
+        let (allocator, called) = (allocator.clone(), Arc::clone(&called));
+        move |who| {
+            let work = || (allocator.empty_cache().unwrap(), allocator.verify().unwrap());
+            thread::scope(|s| s.spawn(work).join()).unwrap();
+            called.lock().push(who);
+        }
+    };
+    let callback = other_thread.clone();
+    allocator.add_free_memory_callback(move || {
+        callback("free memory");
+        false
+    });
+    allocator.attach_out_of_memory_observer(move |_| other_thread("out of memory"));
+    assert!(is_oom(&allocator.alloc(200 * MIB)));
+    let called = called.lock();
+    assert_eq!((called.first(), called.last()), (Some(&"free memory"), Some(&"out of memory")));
+    allocator.verify().unwrap();
+}
+
 #[test]
 fn a_free_on_its_own_stream_needs_no_event__rmm_448__cudarc_386() {
     let (device, allocator) = fresh(1000, "");
@@ -176,7 +201,9 @@ fn a_replayed_graph_finds_its_memory__candle_3352__cudarc_594() {
         // The program takes all memory that it can get, then the graph is replayed.
         let all: Vec<_> = iter::from_fn(|| allocator.alloc_on(30 * MIB, stream).ok()).collect();
         assert_eq!(all.len(), 5);
-        all.iter().for_each(|b| device.write(stream, b.address(), bytes, 100));
+        for block in &all {
+            device.write(stream, block.address(), bytes, 100);
+        }
         device.write(stream, address, bytes, value);
         drop(all);
         allocator.empty_cache().unwrap();
