@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use gpucache::device::Stream;
 use gpucache::device::sim::{CallKind, SimDevice};
-use gpucache::{Forecast, KeptReason};
+use gpucache::observe::history::TraceAction;
+use gpucache::{Forecast, HistoryOptions, KeptReason};
 
 use super::{MIB, SIDE, fresh, is_oom, on, reserved};
 
@@ -96,4 +97,17 @@ fn a_warm_start__burn_2772() {
     let blocks: Vec<_> = (0..10).map(|_| allocator.alloc(150 * MIB).unwrap()).collect();
     assert_eq!(device.total_calls(), calls, "the first iteration asks the driver for nothing");
     drop(blocks);
+}
+
+/// A long history slows nobody down who asks for the segments alone: it is neither read nor copied.
+#[test]
+fn a_snapshot_without_the_history__pytorch_172672() {
+    let (_, allocator) = fresh(1000, "");
+    allocator.record_memory_history(Some(HistoryOptions::with_max_entries(1000)));
+    let _live = allocator.alloc(30 * MIB).unwrap();
+    let segments = allocator.memory_segments();
+    let whole = allocator.memory_snapshot();
+    assert_eq!(segments, whole.segments);
+    assert!(whole.trace.iter().all(|e| e.action != TraceAction::Snapshot), "asking left no entry behind");
+    assert!(allocator.take_history().iter().any(|e| e.action == TraceAction::Snapshot), "the whole one did");
 }
