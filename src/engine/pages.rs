@@ -174,6 +174,8 @@ impl Core {
                 *choice = HandleChoice::Settled(HandleType::PosixFileDescriptor);
                 self.create_pages_as(HandleType::PosixFileDescriptor, page, count)
             }
+            // PyTorch takes any failure for a lack of memory once fabric handles have worked [spec 23.9].
+            Err(_) if kind == HandleType::Fabric && self.mirror_defects() => Ok(None),
             // Memory ran out before the driver could say anything of the kind. PyTorch settles for fabric, and from
             // then on every mapping fails where there is none [spec 13.3].
             Ok(None) if matches!(choice, HandleChoice::Unknown) && !self.mirror_defects() => Ok(None),
