@@ -114,8 +114,8 @@ fn failed_begin_leaks_a_use__spec_23_7() {
     }
 }
 
-/// Whatever else goes wrong in the driver is told as what it is, under `mirror_defects` too: which error a caller gets
-/// changes no later placement.
+/// Whatever else goes wrong in the driver is told as what it is. PyTorch takes it for a lack of memory once fabric
+/// handles have worked.
 #[test]
 fn page_errors_are_not_out_of_memory__spec_23_9() {
     for (fabric, mirror) in [(true, ""), (false, ""), (true, ",mirror_defects:True")] {
