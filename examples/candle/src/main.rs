@@ -4,8 +4,9 @@
 //! `nvcc`, and candle links the driver, cuBLAS, cuRAND and NVRTC. Where those libraries are but no GPU is, it says why
 //! it skips; where `libcuda.so.1` itself is missing, the system's loader refuses to start it.
 //!
-//! State: type-checked (`cargo check`, `clippy`) with candle-core 0.11.1 and a stand-in for `nvcc` that answers as CUDA 12.8
-//! and writes empty kernels. Never linked against the real libraries, and never run on a GPU.
+//! State: compiles with candle-core 0.11.1 and a stand-in for `nvcc` that answers as CUDA 12.8 and writes empty
+//! kernels. Linked with stubs it skips on `crates/fake-cuda` without devices, and with one it gets as far as candle's
+//! first kernel. Never linked with CUDA's real libraries, and never run on a GPU: its figures are unseen.
 
 use std::error::Error;
 use std::sync::Arc;
