@@ -1,7 +1,7 @@
 //! Runs a number of hot pairs and nothing else that depends on that number. Under an instruction counter, the
 //! difference of two runs is the cost of a pair, without the machine's noise: see `scripts/instructions.sh`.
 //!
-//! usage: instructions CASE PAIRS, where CASE is small, large, small-raw, large-raw or locks.
+//! usage: instructions CASE PAIRS, where CASE is small, large, small-raw, large-raw, churn or locks.
 
 mod common;
 
@@ -9,12 +9,15 @@ use gpucache::device::Stream;
 
 use common::locks::TwoLocks;
 use common::must;
+use common::scene::Churn;
 use common::subject::{Addresses, Handles, Subject};
 use common::testbed::{H200_BYTES, Testbed};
 use common::workload::{KIB, MIB};
 
 const SMALL: usize = 4 * KIB;
 const LARGE: usize = 20 * MIB;
+/// Blocks that the churn holds.
+const LIVE: usize = 256;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
@@ -34,6 +37,10 @@ fn main() {
         "large" => run(handles, LARGE, pairs),
         "small-raw" => run(addresses, SMALL, pairs),
         "large-raw" => run(addresses, LARGE, pairs),
+        "churn" => {
+            let mut churn = Churn::new(handles, Stream::DEFAULT, LIVE);
+            (0..pairs).for_each(|_| churn.step());
+        }
         other => must::<(), _>(Err(format!("no case '{other}'"))),
     }
 }

@@ -32,6 +32,7 @@ impl Bank {
                 settle_one(&mut bank, shards, row, counter);
             }
         }
+        shards.iter_mut().for_each(|shard| shard.publish());
     }
 
     /// From one shard to several: its limits were the peaks. Called before the second shard is added.

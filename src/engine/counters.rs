@@ -74,53 +74,61 @@ pub(crate) struct Change {
     pub(crate) oversize: bool,
 }
 
-/// One pool kind's running values. `Active` is what is allocated plus what is pending, so that the usual case,
-/// nothing pending, moves half as many words.
-#[derive(Debug, Clone, Copy, Default)]
-struct Row {
-    allocation: i64,
-    allocated_bytes: i64,
-    requested_bytes: i64,
-    split: i64,
-    split_bytes: i64,
-    pending: i64,
-    pending_bytes: i64,
-    oversize: i64,
-}
+/// What a hit moves. `Active` is what is allocated plus what is pending, so that the usual case, nothing pending,
+/// moves half as many words.
+const LANES: usize = 6;
+const COUNT: usize = 0;
+const BYTES: usize = 1;
+const REQUESTED: usize = 2;
+const SPLIT: usize = 3;
+const SPLIT_BYTES: usize = 4;
+const OVERSIZE: usize = 5;
 
-impl Row {
-    #[inline]
-    fn get(&self, counter: Counter) -> i64 {
-        match counter {
-            Allocation => self.allocation,
-            AllocatedBytes => self.allocated_bytes,
-            Active => self.allocation + self.pending,
-            ActiveBytes => self.allocated_bytes + self.pending_bytes,
-            RequestedBytes => self.requested_bytes,
-            InactiveSplit => self.split,
-            InactiveSplitBytes => self.split_bytes,
-            OversizeAllocation => self.oversize,
-        }
-    }
+/// By lane, then by pool kind: what one operation moves does not lie side by side, so that the compiler does not
+/// pack words that come one by one, which costs more than it saves.
+type Sums = [[i64; 2]; LANES];
+
+/// The counters of every lane.
+const LANE_COUNTERS: [&[Counter]; LANES] = [
+    &[Allocation, Active],
+    &[AllocatedBytes, ActiveBytes],
+    &[RequestedBytes],
+    &[InactiveSplit],
+    &[InactiveSplitBytes],
+    &[OversizeAllocation],
+];
+
+/// Blocks that clients gave back and other streams still use.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pending {
+    count: i64,
+    bytes: i64,
 }
 
 /// One shard's counters.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    current: [Row; 2],
-    /// Sums of increases since the last reset. Every hand-out moves `Active` as it moves `Allocation`, so the
-    /// pending fields stay 0 here and the sums of the two are the same.
-    gained: [Row; 2],
-    /// `current` at that reset.
-    base: [Row; 2],
-    /// How far a value may go without asking. While this is the only shard, it is the peak itself.
-    pub(super) limit: Rows,
-    /// Unused credit far above this goes back to the bank.
-    pub(super) keep: Rows,
+    /// How far each kind's value may grow, all that a hit compares with: what its own limit leaves, and a part of what
+    /// the limit of both leaves. See [`publish`](Counters::publish).
+    room: Sums,
+    /// The same for the number of blocks, small, large and all: that is at its peak too often to be shared out.
+    count_room: [i64; 3],
+    /// Sums of increases and of decreases since the last reset. Every hand-out moves `Active` as it moves
+    /// `Allocation`, so the sums of the two are the same.
+    gained: Sums,
+    lost: Sums,
     /// Whether this is the device's only shard.
     pub(super) sole: bool,
     /// Frees until unused credit is looked at.
     until_look: u8,
+    /// Values at the last reset of the sums, and what was pending then.
+    base: Sums,
+    base_pending: [Pending; 2],
+    pending: [Pending; 2],
+    /// How far a value may go without asking. While this is the only shard, it is the peak itself.
+    pub(super) limit: Rows,
+    /// Unused credit far above this goes back to the bank.
+    pub(super) keep: Rows,
 }
 
 /// Every so many frees, unused credit is looked at: a credit that is missing at once costs more than one that is
@@ -130,38 +138,90 @@ const LOOK_EVERY: u8 = 16;
 impl Counters {
     pub(crate) fn new(sole: bool) -> Self {
         Counters {
-            current: Default::default(),
+            room: Default::default(),
+            count_room: Default::default(),
             gained: Default::default(),
-            base: Default::default(),
-            limit: Rows::default(),
-            keep: Rows::default(),
+            lost: Default::default(),
             sole,
             until_look: LOOK_EVERY,
+            base: Default::default(),
+            base_pending: Default::default(),
+            pending: Default::default(),
+            limit: Rows::default(),
+            keep: Rows::default(),
         }
     }
 
     pub(crate) fn current(&self, kind: PoolKind, counter: Counter) -> i64 {
-        self.current[row(kind)].get(counter)
+        self.value(row(kind), counter)
     }
 
-    #[inline]
     pub(super) fn value(&self, row: usize, counter: Counter) -> i64 {
         if row == ALL {
-            self.current[0].get(counter) + self.current[1].get(counter)
-        } else {
-            self.current[row].get(counter)
+            return self.value(0, counter) + self.value(1, counter);
+        }
+        let lane = lane(counter);
+        let moved = self.gained[lane][row] - self.lost[lane][row];
+        self.base[lane][row] + moved + self.pending[row].of(counter)
+    }
+
+    /// Follows a change of limits, or of what is pending.
+    pub(super) fn publish(&mut self) {
+        self.share_out(0, &[0; COUNTERS]);
+    }
+
+    /// Sets the room of both kinds: where the limits allow it, `more` for the one in `row`, and half of what is left
+    /// for each.
+    fn share_out(&mut self, row: usize, more: &[i64; COUNTERS]) {
+        let other = 1 - row;
+        self.count_room = [0, 1, ALL].map(|row| self.unused(row, Allocation).min(self.unused(row, Active)));
+        for counters in &LANE_COUNTERS[BYTES..] {
+            let (first, lane) = (counters[0], lane(counters[0]));
+            // A hit moves the active as the allocated: the nearer limit counts.
+            let unused = |row| counters.iter().map(|&c| self.unused(row, c)).min().unwrap_or(0);
+            let (own, others, both) = (unused(row), unused(other), unused(ALL));
+            let left_over = (both - more[first as usize].max(0)).max(0) / 2;
+            let room = own.min(both - left_over.min(others));
+            self.room[lane][row] = room;
+            self.room[lane][other] = others.min(both - room);
         }
     }
 
     #[inline]
-    fn room(&self, row: usize, counter: Counter, more: i64) -> bool {
-        self.value(row, counter) + more <= self.limit[row][counter as usize]
-            && self.value(ALL, counter) + more <= self.limit[ALL][counter as usize]
+    fn fits(&self, row: usize, lane: usize, more: i64) -> bool {
+        more <= self.room[lane][row]
     }
 
     #[inline]
-    fn has_pending(&self) -> bool {
-        self.current[0].pending | self.current[1].pending != 0
+    fn take(&mut self, row: usize, lane: usize, more: i64) {
+        self.room[lane][row] -= more;
+    }
+
+    #[inline]
+    fn gain(&mut self, row: usize, lane: usize, by: i64) {
+        self.take(row, lane, by);
+        self.gained[lane][row] += by;
+    }
+
+    #[inline]
+    fn lose(&mut self, row: usize, lane: usize, by: i64) {
+        self.take(row, lane, -by);
+        self.lost[lane][row] += by;
+    }
+
+    /// Moves a value whichever way.
+    #[inline]
+    fn shift(&mut self, row: usize, lane: usize, by: i64) {
+        self.take(row, lane, by);
+        let sums = if by < 0 { &mut self.lost } else { &mut self.gained };
+        sums[lane][row] += by.abs();
+    }
+
+    /// Moves the number of blocks; there is room for it.
+    #[inline]
+    fn count(&mut self, row: usize, by: i64) {
+        self.count_room[row] -= by;
+        self.count_room[ALL] -= by;
     }
 
     /// A block is handed out. Changes nothing where credit is missing.
@@ -173,49 +233,35 @@ impl Counters {
         bank: &Bank,
     ) -> Result<(), NeedCredit> {
         let row = row(kind);
-        // With nothing pending, `Active` equals `Allocation`, and its peak is never below the other's.
-        let active = (self.sole && !self.has_pending())
-            || (self.room(row, Active, 1) && self.room(row, ActiveBytes, change.bytes));
-        let fits = active
-            & self.room(row, Allocation, 1)
-            & self.room(row, AllocatedBytes, change.bytes)
-            & self.room(row, RequestedBytes, change.requested)
-            & self.split_fits(row, change);
+        let fits = self.count_room[row] > 0
+            && self.count_room[ALL] > 0
+            && self.fits(row, BYTES, change.bytes)
+            && self.fits(row, REQUESTED, change.requested)
+            && self.splits_fit(row, change);
         if !fits || change.oversize {
-            let oversize = i64::from(change.oversize);
-            let all = [
-                1,
-                change.bytes,
-                1,
-                change.bytes,
-                change.requested,
-                change.split,
-                change.split_bytes,
-                oversize,
-            ];
-            self.raise(row, &all, bank)?;
+            self.raise_for(row, [1, change.bytes, change.requested], change, bank)?;
         }
-        let (current, gained) = (&mut self.current[row], &mut self.gained[row]);
-        current.allocation += 1;
-        current.allocated_bytes += change.bytes;
-        current.requested_bytes += change.requested;
-        current.oversize += i64::from(change.oversize);
-        gained.allocation += 1;
-        gained.allocated_bytes += change.bytes;
-        gained.requested_bytes += change.requested;
-        gained.oversize += i64::from(change.oversize);
-        self.split(row, change);
+        self.count(row, 1);
+        self.gained[COUNT][row] += 1;
+        self.gain(row, BYTES, change.bytes);
+        self.gain(row, REQUESTED, change.requested);
+        self.shift_splits(row, change);
+        if change.oversize {
+            self.gain(row, OVERSIZE, 1);
+        }
         Ok(())
     }
 
     /// A client gives a block back, which stays active: nothing grows.
     pub(crate) fn request_free(&mut self, kind: PoolKind, change: &Change) {
-        let current = &mut self.current[row(kind)];
-        current.allocation -= 1;
-        current.allocated_bytes -= change.bytes;
-        current.oversize -= i64::from(change.oversize);
-        current.pending += 1;
-        current.pending_bytes += change.bytes;
+        let row = row(kind);
+        self.count(row, -1);
+        self.lost[COUNT][row] += 1;
+        self.lose(row, BYTES, change.bytes);
+        self.lose(row, OVERSIZE, i64::from(change.oversize));
+        self.pending[row].count += 1;
+        self.pending[row].bytes += change.bytes;
+        self.publish();
     }
 
     /// A pending block becomes free. Changes nothing where credit is missing.
@@ -226,12 +272,14 @@ impl Counters {
         bank: &Bank,
     ) -> Result<(), NeedCredit> {
         let row = row(kind);
-        self.make_split_fit(row, change, bank)?;
-        let current = &mut self.current[row];
-        current.pending -= 1;
-        current.pending_bytes -= change.bytes;
-        current.requested_bytes -= change.requested;
-        self.split(row, change);
+        if !self.splits_fit(row, change) {
+            self.raise_for(row, [0; 3], change, bank)?;
+        }
+        self.lose(row, REQUESTED, change.requested);
+        self.shift_splits(row, change);
+        self.pending[row].count -= 1;
+        self.pending[row].bytes -= change.bytes;
+        self.publish();
         self.return_surplus(row, bank);
         Ok(())
     }
@@ -240,62 +288,64 @@ impl Counters {
     #[inline]
     pub(crate) fn free(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
         let row = row(kind);
-        self.make_split_fit(row, change, bank)?;
-        let current = &mut self.current[row];
-        current.allocation -= 1;
-        current.allocated_bytes -= change.bytes;
-        current.requested_bytes -= change.requested;
-        current.oversize -= i64::from(change.oversize);
-        self.split(row, change);
+        if !self.splits_fit(row, change) {
+            self.raise_for(row, [0; 3], change, bank)?;
+        }
+        self.count(row, -1);
+        self.lost[COUNT][row] += 1;
+        self.lose(row, BYTES, change.bytes);
+        self.lose(row, REQUESTED, change.requested);
+        self.shift_splits(row, change);
+        if change.oversize {
+            self.lose(row, OVERSIZE, 1);
+        }
         self.return_surplus(row, bank);
         Ok(())
     }
 
-    /// [`free`](Counters::free) for a block whose hand-out is the last thing that happened: every value goes back
-    /// to where it was before, so no credit can be missing.
-    pub(crate) fn free_unchecked(&mut self, kind: PoolKind, change: &Change) {
-        let current = &mut self.current[row(kind)];
-        current.allocation -= 1;
-        current.allocated_bytes -= change.bytes;
-        current.requested_bytes -= change.requested;
-        current.oversize -= i64::from(change.oversize);
-        self.split(row(kind), change);
+    #[inline]
+    fn splits_fit(&self, row: usize, change: &Change) -> bool {
+        self.fits(row, SPLIT, change.split) && self.fits(row, SPLIT_BYTES, change.split_bytes)
+    }
+
+    #[inline]
+    fn shift_splits(&mut self, row: usize, change: &Change) {
+        self.shift(row, SPLIT, change.split);
+        self.shift(row, SPLIT_BYTES, change.split_bytes);
     }
 
     /// A block was freed and handed out again so many times, with `requested` bytes in all, and holds `by` more
     /// requested bytes now. `change` is that of one hand-out. No value passed its highest meanwhile.
     pub(crate) fn repeat(&mut self, kind: PoolKind, change: &Change, pairs: i64, requested: i64, by: i64) {
-        let (current, gained) = (&mut self.current[row(kind)], &mut self.gained[row(kind)]);
-        current.requested_bytes += by;
-        gained.allocation += pairs;
-        gained.allocated_bytes += pairs * change.bytes;
-        gained.requested_bytes += requested;
-        // Up in one half of each pair, down in the other.
-        gained.split += pairs * change.split.abs();
-        gained.split_bytes += pairs * change.split_bytes.abs();
-    }
-
-    #[inline]
-    fn split_fits(&self, row: usize, change: &Change) -> bool {
-        (change.split <= 0 || self.room(row, InactiveSplit, change.split))
-            && (change.split_bytes <= 0 || self.room(row, InactiveSplitBytes, change.split_bytes))
-    }
-
-    #[inline]
-    fn make_split_fit(&mut self, row: usize, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
-        if self.split_fits(row, change) {
-            return Ok(());
+        let row = row(kind);
+        // Splits go up in one half of each pair and down in the other.
+        let moved = [
+            (COUNT, pairs),
+            (BYTES, pairs * change.bytes),
+            (REQUESTED, requested),
+            (SPLIT, pairs * change.split.abs()),
+            (SPLIT_BYTES, pairs * change.split_bytes.abs()),
+        ];
+        for (lane, by) in moved {
+            self.gained[lane][row] += by;
+            self.lost[lane][row] += by;
         }
-        self.raise(row, &[0, 0, 0, 0, 0, change.split, change.split_bytes, 0], bank)
+        self.take(row, REQUESTED, by);
+        self.lost[REQUESTED][row] -= by;
     }
 
-    #[inline]
-    fn split(&mut self, row: usize, change: &Change) {
-        let (current, gained) = (&mut self.current[row], &mut self.gained[row]);
-        current.split += change.split;
-        current.split_bytes += change.split_bytes;
-        gained.split += change.split.max(0);
-        gained.split_bytes += change.split_bytes.max(0);
+    /// Makes room for what is handed out (count, bytes, requested) and for the splits.
+    #[cold]
+    fn raise_for(
+        &mut self,
+        row: usize,
+        [count, bytes, requested]: [i64; 3],
+        change: &Change,
+        bank: &Bank,
+    ) -> Result<(), NeedCredit> {
+        let oversize = if count > 0 { i64::from(change.oversize) } else { 0 };
+        let more = [count, bytes, count, bytes, requested, change.split, change.split_bytes, oversize];
+        self.raise(row, &more, bank)
     }
 
     /// Makes room for `more` of each counter; the values are still those before.
@@ -321,6 +371,7 @@ impl Counters {
                 enough &= take >= need;
             }
         }
+        self.share_out(row, more);
         if enough { Ok(()) } else { Err(NeedCredit) }
     }
 
@@ -366,16 +417,23 @@ impl Counters {
                 }
             }
         }
+        self.publish();
     }
 
     /// Lets the next operation pass; only while every shard is locked, and followed by [`Bank::settle`].
     pub(crate) fn lift(&mut self) {
         self.limit = [[LIFTED; COUNTERS]; 3];
+        self.publish();
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.gained = Default::default();
-        self.base = self.current;
+        for lane in 0..LANES {
+            for row in 0..2 {
+                self.base[lane][row] += self.gained[lane][row] - self.lost[lane][row];
+            }
+        }
+        self.base_pending = self.pending;
+        (self.gained, self.lost) = Default::default();
     }
 
     #[inline]
@@ -389,6 +447,30 @@ impl Counters {
 
     /// (current, sum of increases, current at the last reset) of one row.
     pub(super) fn read(&self, row: usize, counter: Counter) -> (i64, i64, i64) {
-        (self.current[row].get(counter), self.gained[row].get(counter), self.base[row].get(counter))
+        let lane = lane(counter);
+        let base = self.base[lane][row] + self.base_pending[row].of(counter);
+        (self.value(row, counter), self.gained[lane][row], base)
+    }
+}
+
+/// The lane that a hit moves for the counter.
+fn lane(counter: Counter) -> usize {
+    match counter {
+        Allocation | Active => COUNT,
+        AllocatedBytes | ActiveBytes => BYTES,
+        RequestedBytes => REQUESTED,
+        InactiveSplit => SPLIT,
+        InactiveSplitBytes => SPLIT_BYTES,
+        OversizeAllocation => OVERSIZE,
+    }
+}
+
+impl Pending {
+    fn of(self, counter: Counter) -> i64 {
+        match counter {
+            Active => self.count,
+            ActiveBytes => self.bytes,
+            _ => 0,
+        }
     }
 }

@@ -11,70 +11,57 @@ use super::shard::{Grant, Request, ShardState};
 use super::shared::Shared;
 use super::trace::Recorded;
 use crate::observe::history::TraceAction;
-use crate::observe::snapshot::PoolKind;
-use crate::pool::block::{BlockId, State};
+use crate::pool::block::{Block, BlockId};
 
 /// The block handed out last, while nothing else has happened on its shard.
 #[derive(Debug)]
 pub(crate) struct Lazy {
     /// `NONE`: there is no such block.
     block: BlockId,
+    pool: u32,
     parked: bool,
     /// It was cut off the block that follows it, whose record keeps the last requested size [spec 3.4].
     cut: bool,
-    kind: PoolKind,
-    pool: u32,
     expandable: bool,
     rounded: u64,
-    /// The largest request that its statistics have room for: the first.
+    /// Requested bytes as the counters know them, and the most that its statistics have room for.
     most: u64,
-    /// Requested bytes as the counters know them.
-    counted: u64,
-    /// Times it was parked and unparked, and the sum of what was requested then.
+    /// What its hand-out did to the splits; freeing it does the opposite.
+    split: i64,
+    split_bytes: i64,
+    /// Times it was parked and unparked, and the sum of what was requested then. 0 while there is no block.
     pairs: i64,
     requested: i64,
-    /// What its hand-out did to the statistics; freeing it does the opposite.
-    change: Change,
 }
 
 impl Default for Lazy {
     fn default() -> Self {
         Lazy {
             block: BlockId::NONE,
+            pool: 0,
             parked: false,
             cut: false,
-            kind: PoolKind::Small,
-            pool: 0,
             expandable: false,
             rounded: 0,
             most: 0,
-            counted: 0,
+            split: 0,
+            split_bytes: 0,
             pairs: 0,
             requested: 0,
-            change: Change { bytes: 0, requested: 0, split: 0, split_bytes: 0, oversize: false },
         }
     }
 }
 
 impl ShardState {
-    /// A block was just handed out of the free set.
+    /// A block was just handed out of the free set, and nothing is watched.
     #[inline]
-    pub(super) fn watch(&mut self, block: BlockId, request: &Request, change: Change, cut: bool) {
+    pub(super) fn watch(&mut self, block: BlockId, request: &Request, change: &Change, cut: bool) {
         if self.watches && request.scope == 0 && !change.oversize {
-            self.lazy = Lazy {
-                block,
-                parked: false,
-                cut,
-                kind: request.kind,
-                pool: request.pool,
-                expandable: request.expandable,
-                rounded: request.rounded,
-                most: request.bytes,
-                counted: request.bytes,
-                pairs: 0,
-                requested: 0,
-                change,
-            };
+            let lazy = &mut self.lazy;
+            (lazy.block, lazy.pool) = (block, request.pool);
+            (lazy.parked, lazy.cut, lazy.expandable) = (false, cut, request.expandable);
+            (lazy.rounded, lazy.most) = (request.rounded, request.bytes);
+            (lazy.split, lazy.split_bytes) = (change.split, change.split_bytes);
         }
     }
 
@@ -137,19 +124,25 @@ impl ShardState {
         self.lazy.block = BlockId::NONE;
     }
 
-    #[cold]
+    #[inline(never)]
     fn settle_watched(&mut self, shared: &Shared) {
         let lazy = std::mem::take(&mut self.lazy);
-        let requested = self.slab[lazy.block].requested;
-        let by = requested as i64 - lazy.counted as i64;
-        self.counters.repeat(lazy.kind, &lazy.change, lazy.pairs, lazy.requested, by);
+        let id = lazy.block;
+        let Block { kind, size, requested, .. } = self.slab[id];
+        if lazy.pairs > 0 {
+            let Lazy { pairs, split, split_bytes, most, .. } = lazy;
+            let change =
+                Change { bytes: size as i64, requested: most as i64, split, split_bytes, oversize: false };
+            self.counters.repeat(kind, &change, pairs, lazy.requested, requested as i64 - most as i64);
+        }
         if !lazy.parked {
             return;
         }
-        let (prev, next) = self.free_neighbours(lazy.block);
-        let change = self.free_change(lazy.block, prev, next);
-        self.counters.free_unchecked(lazy.kind, &change);
-        self.slab[lazy.block].state = State::Held;
-        self.file_freed(lazy.block, prev, next, shared);
+        let (prev, next) = self.free_neighbours(id);
+        let change = self.free_change(id, prev, next);
+        // Every value goes back to where it was before the hand-out, the last thing that happened.
+        let freed = self.counters.free(kind, &change, &shared.bank);
+        debug_assert!(freed.is_ok(), "no credit can be missing");
+        self.file_freed(id, prev, next, shared);
     }
 }

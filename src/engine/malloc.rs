@@ -8,6 +8,7 @@ use super::expandable::Grown;
 use super::private::Route;
 use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
 use super::shards::Shard;
+use super::shared::Shared;
 use super::{Core, Growth, attention};
 use crate::device::Stream;
 use crate::error::{Error, Result};
@@ -25,6 +26,23 @@ impl ShardState {
         let expandable = self.rules.expandable && !route.has_upstream;
         Request { bytes, rounded, kind: pool_kind(rounded), pool: route.slot, expandable, scope, site }
     }
+
+    /// A hit in the default pool that needs nothing but this shard. `None`: not found, or not so simple, and nothing
+    /// has changed.
+    #[inline]
+    fn hit(&mut self, bytes: u64, scope: u32, site: Site, shared: &Shared) -> Option<Grant> {
+        let request = self.request(bytes, Route::default(), scope, site);
+        if let Some(grant) = self.unpark(&request) {
+            return Some(grant);
+        }
+        // Searches are counted then, once for each request.
+        if self.gc_armed {
+            return None;
+        }
+        self.settle_lazy(shared);
+        let id = self.find_free_uncounted(&request)?;
+        self.hand_out(id, &request, shared).ok()
+    }
 }
 
 impl Core {
@@ -32,6 +50,26 @@ impl Core {
     /// but what the thread has entered.
     #[inline]
     pub(crate) fn malloc(
+        &self,
+        bytes: u64,
+        stream: Stream,
+        scope: u32,
+        site: Site,
+    ) -> Result<(&Arc<Shard>, Grant)> {
+        if bytes < REQUEST_CEILING
+            && !self.is_forked()
+            && self.attention() == 0
+            && let Some(shard) = self.shards.get(stream)
+            && let Some(grant) = shard.lock_hot().hit(bytes, scope, site, &self.shared)
+        {
+            return Ok((shard, grant));
+        }
+        self.malloc_attentively(bytes, stream, scope, site)
+    }
+
+    /// The same, for whatever is not a plain hit.
+    #[inline(never)]
+    fn malloc_attentively(
         &self,
         bytes: u64,
         stream: Stream,

@@ -46,6 +46,11 @@ impl PoolPart {
     }
 }
 
+#[cold]
+fn private_part(private: &mut HashMap<u32, PoolPart>, pool: u32) -> &mut PoolPart {
+    private.entry(pool).or_insert_with(PoolPart::new)
+}
+
 /// What a client asks for, after rounding and routing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -120,10 +125,10 @@ impl ShardState {
     /// The pool's part on this stream; made when it is first needed.
     #[inline]
     pub(crate) fn part(&mut self, pool: u32) -> &mut PoolPart {
-        if pool == DEFAULT_POOL {
-            return &mut self.default;
+        match pool {
+            DEFAULT_POOL => &mut self.default,
+            pool => private_part(&mut self.private, pool),
         }
-        self.private.entry(pool).or_insert_with(PoolPart::new)
     }
 
     /// Works on one free set and the block records together.
@@ -136,7 +141,7 @@ impl ShardState {
     ) -> R {
         let part = match pool {
             DEFAULT_POOL => &mut self.default,
-            pool => self.private.entry(pool).or_insert_with(PoolPart::new),
+            pool => private_part(&mut self.private, pool),
         };
         f(part.set(kind), &mut self.slab)
     }
@@ -159,6 +164,19 @@ impl ShardState {
 
     #[inline]
     pub(super) fn record_as(
+        &mut self,
+        what: Recorded,
+        addr: u64,
+        size: u64,
+        site: Option<&'static Location<'static>>,
+    ) {
+        if self.ring.is_some() {
+            self.push_record(what, addr, size, site);
+        }
+    }
+
+    #[inline(never)]
+    fn push_record(
         &mut self,
         what: Recorded,
         addr: u64,
@@ -207,7 +225,7 @@ impl ShardState {
         let was_free = block.state == State::Free;
         let (grant, change) = self.carve(id, size, request, shared)?;
         if was_free {
-            self.watch(grant.block, request, change, split);
+            self.watch(grant.block, request, &change, split);
         }
         Ok(grant)
     }
@@ -228,20 +246,23 @@ impl ShardState {
         shared: &Shared,
     ) -> Result<(Grant, Change), NeedCredit> {
         let block = &self.slab[id];
-        let split = size < block.size;
+        let (split, free) = (size < block.size, block.state == State::Free);
+        let (pool, kind) = (block.pool, block.kind);
         let change = hand_out_change(block, size, split, request.bytes, size >= self.rules.max_split);
-        self.counters.hand_out(request.kind, &change, &shared.bank)?;
+        self.counters.hand_out(kind, &change, &shared.bank)?;
 
-        if self.slab[id].state == State::Free {
-            self.remove_free(id);
-        }
-        let taken = if split {
-            let front = chain::split_front(&mut self.slab, id, size);
-            self.insert_free(id, shared);
-            front
-        } else {
-            id
+        let taken = match (free, split) {
+            (true, true) => self.with_set(pool, kind, |set, slab| set.cut(slab, id, size)),
+            (true, false) => {
+                self.with_set(pool, kind, |set, slab| set.remove(slab, id));
+                id
+            }
+            (false, true) => self.cut_held(id, size),
+            (false, false) => id,
         };
+        if split {
+            self.note_insertion(id, shared);
+        }
         self.live += 1;
         let block = &mut self.slab[taken];
         block.state = State::Allocated;
@@ -254,6 +275,15 @@ impl ShardState {
         Ok((grant, change))
     }
 
+    /// Cuts the first `size` bytes off a block that is in no set, and files the rest.
+    #[cold]
+    fn cut_held(&mut self, id: BlockId, size: u64) -> BlockId {
+        let front = chain::split_front(&mut self.slab, id, size);
+        let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
+        self.with_set(pool, kind, |set, slab| set.insert(slab, id));
+        front
+    }
+
     /// Follows a change of what is observed or counted.
     pub(super) fn update_watches(&mut self) {
         self.watches = !self.gc_armed && !self.closing;
@@ -262,16 +292,28 @@ impl ShardState {
     /// Files a block in its free set.
     #[inline]
     pub(crate) fn insert_free(&mut self, id: BlockId, shared: &Shared) {
-        self.epoch += 1;
         let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
-        if pool == DEFAULT_POOL && kind == PoolKind::Large {
-            // While it is 0, so are all bases, and their cache lines are left alone.
-            let searches = shared.large_searches.load(Ordering::Relaxed);
-            if searches != 0 {
-                self.slab[id].gc_base = searches;
-            }
-        }
         self.with_set(pool, kind, |set, slab| set.insert(slab, id));
+        self.note_insertion(id, shared);
+    }
+
+    /// A block was filed.
+    #[inline]
+    fn note_insertion(&mut self, id: BlockId, shared: &Shared) {
+        self.epoch += 1;
+        // While it is 0, so are all bases, and their cache lines are left alone.
+        let searches = shared.large_searches.load(Ordering::Relaxed);
+        if searches != 0 {
+            self.set_age(id, searches);
+        }
+    }
+
+    #[cold]
+    fn set_age(&mut self, id: BlockId, searches: u64) {
+        let block = &mut self.slab[id];
+        if block.pool == DEFAULT_POOL && block.kind == PoolKind::Large {
+            block.gc_base = searches;
+        }
     }
 
     /// Takes a block out of its free set; it is `Held` then.
@@ -354,23 +396,20 @@ impl ShardState {
         next: Option<BlockId>,
         shared: &Shared,
     ) {
-        self.slab[id].site = None;
-        if prev.is_some() || next.is_some() {
-            self.merge_free(id, prev, next);
-        }
-        self.insert_free(id, shared);
+        let block = &mut self.slab[id];
+        block.site = None;
+        let (pool, kind) = (block.pool, block.kind);
+        self.with_set(pool, kind, |set, slab| {
+            set.merge(slab, id, prev, next);
+            set.insert(slab, id);
+        });
+        self.note_insertion(id, shared);
     }
 
     /// Lets a block swallow neighbours that are in the free set.
     pub(crate) fn merge_free(&mut self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) {
-        if let Some(prev) = prev {
-            self.remove_free(prev);
-            chain::absorb_prev(&mut self.slab, id);
-        }
-        if let Some(next) = next {
-            self.remove_free(next);
-            chain::absorb_next(&mut self.slab, id);
-        }
+        let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
+        self.with_set(pool, kind, |set, slab| set.merge(slab, id, prev, next));
     }
 
     /// What a free does to the statistics [spec 5.2]; the neighbours given are those it merges with.
@@ -403,13 +442,12 @@ impl ShardState {
 /// The table of [spec 4.6].
 #[inline]
 fn hand_out_change(block: &Block, size: u64, split: bool, requested: u64, oversize: bool) -> Change {
-    let bytes = size as i64;
-    let (count, inactive) = match (split, block.is_split()) {
-        _ if block.is_expandable() => (0, 0),
-        (true, true) => (0, -bytes),
-        (true, false) => (1, block.size as i64 - bytes),
-        (false, true) => (-1, -bytes),
-        (false, false) => (0, 0),
-    };
-    Change { bytes, requested: requested as i64, split: count, split_bytes: inactive, oversize }
+    let (bytes, requested) = (size as i64, requested as i64);
+    if block.is_expandable() {
+        return Change { bytes, requested, split: 0, split_bytes: 0, oversize };
+    }
+    let was_split = block.is_split();
+    // What was split was counted whole; what was not and is now, counts with its rest.
+    let split_bytes = if was_split { -bytes } else { block.size as i64 - bytes };
+    Change { bytes, requested, split: i64::from(split) - i64::from(was_split), split_bytes, oversize }
 }

@@ -197,34 +197,46 @@ impl Slab {
         id
     }
 
-    /// A record for the first `size` bytes of the block `rest`, linked to nothing. Writes the first cache line
-    /// only, where it can: the rest of the record is what it was before, or is set when the block becomes free.
+    /// A record for the first `size` bytes of the block `rest`, linked to its neighbours; they are not linked to it.
+    /// Writes the first cache line only, where it can: the rest of the record is what it was before, or is set when the
+    /// block becomes free.
     #[inline]
     pub(super) fn insert_front(&mut self, rest: BlockId, size: u64) -> BlockId {
         let Block { addr, pool, kind, prev, expandable, .. } = self[rest];
-        let id = if let Some(id) = self.vacant.some() {
-            let slot = &mut self.blocks[id.0 as usize];
-            self.vacant = slot.next;
-            slot.generation = slot.generation.wrapping_add(1);
-            id
-        } else {
-            self.blocks.push(Block::segment(addr, size, pool, kind, NO_RESERVATION));
-            BlockId(self.blocks.len() as u32 - 1)
-        };
-        if expandable || self[id].expandable || prev.is_none() {
-            let Block { reservation, segment_site, .. } = self[rest];
-            let block = &mut self[id];
-            (block.reservation, block.segment_site, block.expandable) =
-                (reservation, segment_site, expandable);
-        }
+        let id = if self.vacant.is_none() { self.grow() } else { self.vacant };
         let block = &mut self[id];
-        (block.addr, block.size, block.requested) = (addr, size, 0);
-        (block.pool, block.kind, block.state) = (pool, kind, State::Held);
-        (block.has_uses, block.scope, block.site) = (false, 0, None);
+        let (vacant, was_expandable) = (block.next, block.expandable);
+        (block.addr, block.size, block.requested, block.site) = (addr, size, 0, None);
+        (block.prev, block.next) = (prev, rest);
+        (block.scope, block.pool) = (0, pool);
+        block.generation = block.generation.wrapping_add(1);
+        (block.state, block.kind, block.has_uses) = (State::Held, kind, false);
+        self.vacant = vacant;
+        if prev.is_none() || expandable || was_expandable {
+            self.copy_origin(rest, id);
+        }
         id
     }
 
+    /// Where the memory comes from: that is in the second cache line.
+    #[inline(never)]
+    fn copy_origin(&mut self, from: BlockId, to: BlockId) {
+        let Block { reservation, segment_site, expandable, .. } = self[from];
+        let block = &mut self[to];
+        (block.reservation, block.segment_site, block.expandable) = (reservation, segment_site, expandable);
+    }
+
+    /// One more vacant record.
+    #[cold]
+    fn grow(&mut self) -> BlockId {
+        let mut block = Block::segment(0, 0, 0, PoolKind::Small, NO_RESERVATION);
+        (block.state, block.next) = (State::Vacant, self.vacant);
+        self.blocks.push(block);
+        BlockId(self.blocks.len() as u32 - 1)
+    }
+
     /// Gives a record back.
+    #[inline]
     pub(crate) fn remove(&mut self, id: BlockId) {
         let vacant = self.vacant;
         let slot = &mut self[id];

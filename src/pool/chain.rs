@@ -11,9 +11,6 @@ pub(crate) fn split_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
     let before = std::mem::replace(&mut rest.prev, front);
     rest.addr += size;
     rest.size -= size;
-    let block = &mut slab[front];
-    block.prev = before;
-    block.next = id;
     if let Some(before) = before.some() {
         slab[before].next = front;
     }
@@ -38,33 +35,35 @@ pub(crate) fn split_back(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
 }
 
 /// Lets `id` swallow the block before it, whose record is given back.
+#[inline]
 pub(crate) fn absorb_prev(slab: &mut Slab, id: BlockId) {
     let gone = slab[id].prev;
-    let (addr, size, before) = (slab[gone].addr, slab[gone].size, slab[gone].prev);
+    let Block { addr, size, prev: before, segment_site, .. } = slab[gone];
+    slab.remove(gone);
     let block = &mut slab[id];
     block.addr = addr;
     block.size += size;
     block.prev = before;
     if before.is_none() || block.is_expandable() {
-        slab[id].segment_site = slab[gone].segment_site;
+        block.segment_site = segment_site;
     }
     if let Some(before) = before.some() {
         slab[before].next = id;
     }
-    slab.remove(gone);
 }
 
 /// Lets `id` swallow the block after it, whose record is given back.
+#[inline]
 pub(crate) fn absorb_next(slab: &mut Slab, id: BlockId) {
     let gone = slab[id].next;
-    let (size, after) = (slab[gone].size, slab[gone].next);
+    let Block { size, next: after, .. } = slab[gone];
+    slab.remove(gone);
     let block = &mut slab[id];
     block.size += size;
     block.next = after;
     if let Some(after) = after.some() {
         slab[after].prev = id;
     }
-    slab.remove(gone);
 }
 
 /// The neighbour before `id` if it is in `state`.

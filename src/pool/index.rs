@@ -21,38 +21,40 @@ fn class(size: u64) -> u64 {
 impl FreeIndex {
     #[inline]
     pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
-        let key = class(slab[id].size);
         let block = &mut slab[id];
         block.child = BlockId::NONE;
         block.sibling = BlockId::NONE;
         block.set_back(BlockId::NONE);
-        match self.sizes.get(key) {
-            None => self.sizes.set(key, id),
-            Some(root) => {
-                let top = meld(slab, root, id);
-                if top != root {
-                    self.sizes.set(key, top);
-                }
-            }
+        let key = class(block.size);
+        let Some(root) = self.sizes.get(key) else { return self.sizes.set(key, id) };
+        let top = meld(slab, root, id);
+        if top != root {
+            self.sizes.replace(key, top);
         }
+    }
+
+    /// Takes the first of its size out, as the [best fit](FreeIndex::best_fit) is.
+    #[inline]
+    pub(crate) fn remove_first(&mut self, slab: &mut Slab, id: BlockId) {
+        let block = &slab[id];
+        let key = class(block.size);
+        if block.child.is_none() {
+            return self.sizes.remove(key);
+        }
+        let heir = merge_children(slab, id);
+        slab[heir].set_back(BlockId::NONE);
+        self.sizes.replace(key, heir);
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
-        let heir = merge_children(slab, id);
-        let (back, sibling) = (slab[id].back(), slab[id].sibling);
+        let block = &slab[id];
+        let (back, sibling) = (block.back(), block.sibling);
         if back.is_none() {
-            let key = class(slab[id].size);
-            match heir.some() {
-                None => self.sizes.remove(key),
-                Some(heir) => {
-                    slab[heir].set_back(BlockId::NONE);
-                    self.sizes.set(key, heir);
-                }
-            }
-            return;
+            return self.remove_first(slab, id);
         }
-        // Not a root: the heir is below it, so it may take its place.
+        let heir = if block.child.is_none() { BlockId::NONE } else { merge_children(slab, id) };
+        // The heir is below it, so it may take its place.
         let after = match heir.some() {
             None => sibling,
             Some(heir) => {
@@ -64,10 +66,11 @@ impl FreeIndex {
         if let Some(sibling) = sibling.some() {
             slab[sibling].set_back(heir.some().unwrap_or(back));
         }
-        if slab[back].child == id {
-            slab[back].child = after;
+        let before = &mut slab[back];
+        if before.child == id {
+            before.child = after;
         } else {
-            slab[back].sibling = after;
+            before.sibling = after;
         }
     }
 
@@ -92,7 +95,8 @@ fn meld(slab: &mut Slab, a: BlockId, b: BlockId) -> BlockId {
     top
 }
 
-/// Joins the children of `id` into one heap (pairs from left to right, then all from right to left).
+/// Joins the children of `id`, of which there are some, into one heap (pairs from left to right, then all from right
+/// to left).
 fn merge_children(slab: &mut Slab, id: BlockId) -> BlockId {
     let mut next = slab[id].child;
     let mut pairs = BlockId::NONE;

@@ -35,13 +35,18 @@ impl FreeSet {
     /// Files a block as free.
     #[inline]
     pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
-        slab[id].state = State::Free;
-        if !slab[id].is_expandable() {
-            if let Some(displaced) = std::mem::replace(&mut self.front, id).some() {
-                self.ordinary.insert(slab, displaced);
-            }
-            return;
+        let block = &mut slab[id];
+        block.state = State::Free;
+        if block.is_expandable() {
+            return self.insert_expandable(slab, id);
         }
+        if let Some(displaced) = std::mem::replace(&mut self.front, id).some() {
+            self.ordinary.insert(slab, displaced);
+        }
+    }
+
+    #[cold]
+    fn insert_expandable(&mut self, slab: &mut Slab, id: BlockId) {
         if chain::next_in(slab, id, State::Unmapped).is_none() {
             return self.expandable.insert(slab, id);
         }
@@ -54,15 +59,55 @@ impl FreeSet {
     /// Takes a free block out; it is `Held` then.
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
-        slab[id].state = State::Held;
-        if self.front == id {
+        let block = &mut slab[id];
+        block.state = State::Held;
+        if block.is_expandable() {
+            self.remove_expandable(slab, id);
+        } else if self.front == id {
             self.front = BlockId::NONE;
-        } else if !slab[id].is_expandable() {
+        } else {
             self.ordinary.remove(slab, id);
-        } else if let Some(at) = self.tails.iter().position(|tail| tail.2 == id) {
+        }
+    }
+
+    #[cold]
+    fn remove_expandable(&mut self, slab: &mut Slab, id: BlockId) {
+        if let Some(at) = self.tails.iter().position(|tail| tail.2 == id) {
             self.tails.remove(at);
         } else {
             self.expandable.remove(slab, id);
+        }
+    }
+
+    /// Cuts the first `size` bytes off a free block: they become a block of their own, which is returned and is
+    /// `Held`, the rest stays free.
+    #[inline]
+    pub(crate) fn cut(&mut self, slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
+        if self.front == id {
+            return chain::split_front(slab, id, size);
+        }
+        self.remove(slab, id);
+        let front = chain::split_front(slab, id, size);
+        self.insert(slab, id);
+        front
+    }
+
+    /// Lets a block swallow neighbours that are in this set.
+    #[inline]
+    pub(crate) fn merge(
+        &mut self,
+        slab: &mut Slab,
+        id: BlockId,
+        prev: Option<BlockId>,
+        next: Option<BlockId>,
+    ) {
+        if let Some(prev) = prev {
+            self.remove(slab, prev);
+            chain::absorb_prev(slab, id);
+        }
+        if let Some(next) = next {
+            self.remove(slab, next);
+            chain::absorb_next(slab, id);
         }
     }
 
@@ -77,9 +122,12 @@ impl FreeSet {
         {
             ordinary = Some(front);
         }
-        if !expandable {
-            return ordinary;
-        }
+        if expandable { self.expandable_candidate(slab, size, ordinary) } else { ordinary }
+    }
+
+    #[cold]
+    fn expandable_candidate(&self, slab: &Slab, size: u64, ordinary: Option<BlockId>) -> Option<BlockId> {
+        let key = |id: BlockId| (slab[id].size, slab[id].addr);
         let whole = match (ordinary, self.expandable.best_fit(size)) {
             (Some(a), Some(b)) => Some(if key(a) < key(b) { a } else { b }),
             (a, b) => a.or(b),

@@ -8,14 +8,15 @@ use super::block::BlockId;
 use super::trie::SizeTrie;
 
 /// Classes in the flat table: 64 groups of 64 words of 64 bits.
-const FLAT: u64 = 64 * 64 * 64;
+const FLAT: usize = 64 * 64 * 64;
+const WORDS: usize = FLAT / 64;
 
 #[derive(Debug)]
 pub(super) struct SizeMap {
-    /// By class; meaningful where its bit is set.
-    roots: Box<[u32]>,
+    /// By class: the root plus one; 0 where there is none.
+    roots: Option<Box<[u32; FLAT]>>,
     /// One bit per class.
-    words: Box<[u64]>,
+    words: Option<Box<[u64; WORDS]>>,
     /// One bit per word that is not 0.
     groups: [u64; 64],
     /// One bit per group that is not 0.
@@ -25,13 +26,7 @@ pub(super) struct SizeMap {
 
 impl Default for SizeMap {
     fn default() -> Self {
-        SizeMap {
-            roots: Box::default(),
-            words: Box::default(),
-            groups: [0; 64],
-            top: 0,
-            beyond: SizeTrie::new(4),
-        }
+        SizeMap { roots: None, words: None, groups: [0; 64], top: 0, beyond: SizeTrie::new(4) }
     }
 }
 
@@ -47,51 +42,68 @@ fn above(n: usize) -> u64 {
     !1 << (n & 63)
 }
 
-impl SizeMap {
-    #[cold]
-    fn lay_out(&mut self) {
-        self.roots = vec![0; FLAT as usize].into_boxed_slice();
-        self.words = vec![0; FLAT as usize / 64].into_boxed_slice();
-    }
+/// A table of zeros, which the system gives page by page.
+fn zeros<T: Copy + Default, const N: usize>() -> Option<Box<[T; N]>> {
+    vec![T::default(); N].into_boxed_slice().try_into().ok()
+}
 
+impl SizeMap {
     /// The value at `key`.
     #[inline]
     pub(super) fn get(&self, key: u64) -> Option<BlockId> {
-        if key >= FLAT {
+        if key >= FLAT as u64 {
             return self.beyond.get(key);
         }
-        let key = key as usize;
-        let word = self.words.get(key / 64)?;
-        if word & bit(key) == 0 { None } else { Some(BlockId(self.roots[key])) }
+        let root = self.roots.as_ref()?[key as usize];
+        root.checked_sub(1).map(BlockId)
     }
 
-    /// Sets the value at `key`.
+    /// Sets the value at `key`, which may be there.
     #[inline]
     pub(super) fn set(&mut self, key: u64, value: BlockId) {
-        if key >= FLAT {
+        if key >= FLAT as u64 {
             return self.beyond.set(key, value);
         }
-        if self.words.is_empty() {
+        if self.roots.is_none() {
             self.lay_out();
         }
+        let (Some(roots), Some(words)) = (&mut self.roots, &mut self.words) else { return };
         let key = key as usize;
         let (word, group) = (key / 64, key / 4096);
-        self.words[word] |= bit(key);
+        roots[key] = value.0 + 1;
+        words[word] |= bit(key);
         self.groups[group] |= bit(word);
         self.top |= bit(group);
-        self.roots[key] = value.0;
+    }
+
+    #[cold]
+    fn lay_out(&mut self) {
+        (self.roots, self.words) = (zeros(), zeros());
+    }
+
+    /// Puts another value where there is one.
+    #[inline]
+    pub(super) fn replace(&mut self, key: u64, value: BlockId) {
+        if key >= FLAT as u64 {
+            return self.beyond.set(key, value);
+        }
+        if let Some(roots) = &mut self.roots {
+            roots[key as usize] = value.0 + 1;
+        }
     }
 
     /// Removes the key, which must be there.
     #[inline]
     pub(super) fn remove(&mut self, key: u64) {
-        if key >= FLAT {
+        if key >= FLAT as u64 {
             return self.beyond.remove(key);
         }
+        let (Some(roots), Some(words)) = (&mut self.roots, &mut self.words) else { return };
         let key = key as usize;
         let (word, group) = (key / 64, key / 4096);
-        self.words[word] &= !bit(key);
-        if self.words[word] == 0 {
+        roots[key] = 0;
+        words[word] &= !bit(key);
+        if words[word] == 0 {
             self.groups[group] &= !bit(word);
             if self.groups[group] == 0 {
                 self.top &= !bit(group);
@@ -102,33 +114,40 @@ impl SizeMap {
     /// The value at the smallest key not below `key`.
     #[inline]
     pub(super) fn successor(&self, key: u64) -> Option<BlockId> {
-        if key < FLAT
-            && self.top != 0
+        if key < FLAT as u64
             && let Some(found) = self.flat_successor(key as usize)
         {
             return Some(found);
         }
-        self.beyond.successor(key).map(|(_, root)| root)
+        self.beyond.successor(key)
     }
 
     #[inline]
     fn flat_successor(&self, key: usize) -> Option<BlockId> {
-        let (mut word, mut group) = (key / 64, key / 4096);
-        let mut bits = self.words[word] & (bit(key) | above(key));
+        let (Some(roots), Some(words)) = (&self.roots, &self.words) else { return None };
+        let mut word = key / 64;
+        let mut bits = words[word] & (!0 << (key & 63));
         if bits == 0 {
-            let mut words = self.groups[group] & above(word);
-            if words == 0 {
-                let groups = self.top & above(group);
-                if groups == 0 {
-                    return None;
-                }
-                group = groups.trailing_zeros() as usize;
-                words = self.groups[group];
-            }
-            word = group * 64 + words.trailing_zeros() as usize;
-            bits = self.words[word];
+            word = self.next_word(word)?;
+            bits = words[word];
         }
-        Some(BlockId(self.roots[word * 64 + bits.trailing_zeros() as usize]))
+        roots[word * 64 + bits.trailing_zeros() as usize].checked_sub(1).map(BlockId)
+    }
+
+    /// The first word in use after this one.
+    #[inline]
+    fn next_word(&self, word: usize) -> Option<usize> {
+        let mut group = word / 64;
+        let mut words = self.groups[group] & above(word);
+        if words == 0 {
+            let groups = self.top & above(group);
+            if groups == 0 {
+                return None;
+            }
+            group = groups.trailing_zeros() as usize;
+            words = self.groups[group];
+        }
+        Some(group * 64 + words.trailing_zeros() as usize)
     }
 }
 
@@ -146,7 +165,10 @@ mod tests {
             for (op, key, shift) in ops {
                 let key = key >> (shift * 4);
                 match op {
-                    0 => { map.set(key, BlockId(key as u32 ^ 5)); model.insert(key, BlockId(key as u32 ^ 5)); }
+                    0 => {
+                        let value = BlockId(key as u32 ^ 5);
+                        if model.insert(key, value).is_some() { map.replace(key, value) } else { map.set(key, value) }
+                    }
                     1 => if let Some((&k, _)) = model.range(key..).next() {
                         map.remove(k);
                         model.remove(&k);

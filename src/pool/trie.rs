@@ -67,6 +67,7 @@ impl SizeTrie {
     }
 
     /// The value at `key`.
+    #[inline(never)]
     pub(super) fn get(&self, key: u64) -> Option<BlockId> {
         if !self.covers(key) {
             return None;
@@ -84,6 +85,7 @@ impl SizeTrie {
     }
 
     /// Sets the value at `key`.
+    #[inline(never)]
     pub(super) fn set(&mut self, key: u64, value: BlockId) {
         if !self.covers(key) {
             self.grow(key);
@@ -106,6 +108,7 @@ impl SizeTrie {
     }
 
     /// Removes the key, which must be there.
+    #[inline(never)]
     pub(super) fn remove(&mut self, key: u64) {
         let mut path = [0u32; 11];
         let mut node = self.root;
@@ -124,12 +127,15 @@ impl SizeTrie {
         }
     }
 
-    /// The smallest key not below `key`, with its value.
+    /// The value at the smallest key not below `key`.
     #[inline]
-    pub(super) fn successor(&self, key: u64) -> Option<(u64, BlockId)> {
-        if !self.covers(key) {
-            return None;
-        }
+    pub(super) fn successor(&self, key: u64) -> Option<BlockId> {
+        let empty = self.nodes[self.root as usize].occupied == 0;
+        if empty || !self.covers(key) { None } else { self.descend(key) }
+    }
+
+    #[inline(never)]
+    fn descend(&self, key: u64) -> Option<BlockId> {
         let mut node = self.root;
         // The deepest place where the search could still turn right.
         let mut turn: Option<(u32, u32)> = None;
@@ -144,24 +150,21 @@ impl SizeTrie {
             }
             node = here.slots[slot];
         }
-        Some((key, BlockId(node)))
+        Some(BlockId(node))
     }
 
     /// Turns right at `node` and goes down along the smallest keys.
-    fn leftmost_after(&self, key: u64, level: u32, node: u32) -> (u64, BlockId) {
-        let slot = Self::slot_of(key, level);
-        let right = self.nodes[node as usize].occupied & (!1u64 << slot);
+    fn leftmost_after(&self, key: u64, level: u32, node: u32) -> BlockId {
+        let right = self.nodes[node as usize].occupied & (!1u64 << Self::slot_of(key, level));
         let mut slot = right.trailing_zeros() as usize;
-        let mut found = key >> ((level + 1) * FANOUT_BITS);
         let mut node = node;
         for below in (0..=level).rev() {
-            found = (found << FANOUT_BITS) | slot as u64;
             node = self.nodes[node as usize].slots[slot];
             if below > 0 {
                 slot = self.nodes[node as usize].occupied.trailing_zeros() as usize;
             }
         }
-        (found, BlockId(node))
+        BlockId(node)
     }
 }
 
@@ -187,7 +190,7 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!(trie.get(key), model.get(&key).copied());
-                prop_assert_eq!(trie.successor(key), model.range(key..).next().map(|(k, v)| (*k, *v)));
+                prop_assert_eq!(trie.successor(key), model.range(key..).next().map(|(_, v)| *v));
             }
         }
     }
