@@ -254,7 +254,7 @@ impl ShardState {
         let taken = match (free, split) {
             (true, true) => self.with_set(pool, kind, |set, slab| set.cut(slab, id, size)),
             (true, false) => {
-                self.with_set(pool, kind, |set, slab| set.remove(slab, id));
+                self.with_set(pool, kind, |set, slab| set.take(slab, id));
                 id
             }
             (false, true) => self.cut_held(id, size),
@@ -422,20 +422,18 @@ impl ShardState {
         if block.is_expandable() {
             return Change { bytes, requested, split: 0, split_bytes: 0, oversize };
         }
-        let mut absorbed = (0, 0);
+        let (mut count, mut absorbed) = (0, 0);
         let (mut before, mut after) = (block.prev, block.next);
         if let Some(prev) = prev {
-            absorbed = (1, self.slab[prev].size as i64);
-            before = self.slab[prev].prev;
+            (count, absorbed, before) = (1, self.slab[prev].size, self.slab[prev].prev);
         }
         if let Some(next) = next {
-            absorbed = (absorbed.0 + 1, absorbed.1 + self.slab[next].size as i64);
-            after = self.slab[next].next;
+            (count, absorbed, after) = (count + 1, absorbed + self.slab[next].size, self.slab[next].next);
         }
         let stays_split = !before.is_none() || !after.is_none();
         // Absorbed bytes were counted already: what is left is the block itself, or everything goes.
-        let split_bytes = if stays_split { bytes } else { -absorbed.1 };
-        Change { bytes, requested, split: i64::from(stays_split) - absorbed.0, split_bytes, oversize }
+        let split_bytes = if stays_split { bytes } else { -(absorbed as i64) };
+        Change { bytes, requested, split: i64::from(stays_split) - count, split_bytes, oversize }
     }
 }
 

@@ -10,9 +10,6 @@ use super::index::FreeIndex;
 /// apart from both: the search rules treat the three differently [spec 3.2 step 3].
 #[derive(Debug)]
 pub(crate) struct FreeSet {
-    /// The ordinary block that was filed last, kept out of the index: in the commonest pattern (a block freed,
-    /// then one of its size asked for) it comes and goes without any search structure being touched.
-    front: BlockId,
     ordinary: FreeIndex,
     expandable: FreeIndex,
     /// Sorted by (size, address). A handful at most: one per hole in a reservation.
@@ -24,7 +21,6 @@ pub(crate) struct FreeSet {
 impl FreeSet {
     pub(crate) fn new() -> Self {
         FreeSet {
-            front: BlockId::NONE,
             ordinary: FreeIndex::default(),
             expandable: FreeIndex::default(),
             tails: Vec::new(),
@@ -40,9 +36,7 @@ impl FreeSet {
         if block.is_expandable() {
             return self.insert_expandable(slab, id);
         }
-        if let Some(displaced) = std::mem::replace(&mut self.front, id).some() {
-            self.ordinary.insert(slab, displaced);
-        }
+        self.ordinary.insert(slab, id);
     }
 
     #[cold]
@@ -63,8 +57,6 @@ impl FreeSet {
         block.state = State::Held;
         if block.is_expandable() {
             self.remove_expandable(slab, id);
-        } else if self.front == id {
-            self.front = BlockId::NONE;
         } else {
             self.ordinary.remove(slab, id);
         }
@@ -83,13 +75,22 @@ impl FreeSet {
     /// `Held`, the rest stays free.
     #[inline]
     pub(crate) fn cut(&mut self, slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
-        if self.front == id {
-            return chain::split_front(slab, id, size);
-        }
-        self.remove(slab, id);
+        self.take(slab, id);
         let front = chain::split_front(slab, id, size);
         self.insert(slab, id);
         front
+    }
+
+    /// As [`remove`](FreeSet::remove), for a [candidate](FreeSet::candidate).
+    #[inline]
+    pub(crate) fn take(&mut self, slab: &mut Slab, id: BlockId) {
+        let block = &mut slab[id];
+        block.state = State::Held;
+        if block.is_expandable() {
+            self.remove_expandable(slab, id);
+        } else {
+            self.ordinary.remove_first(slab, id);
+        }
     }
 
     /// Lets a block swallow neighbours that are in this set.
@@ -115,13 +116,7 @@ impl FreeSet {
     /// potential [spec 3.2 steps 2 and 3]. It stays in the set.
     #[inline]
     pub(crate) fn candidate(&self, slab: &Slab, size: u64, expandable: bool) -> Option<BlockId> {
-        let key = |id: BlockId| (slab[id].size, slab[id].addr);
-        let mut ordinary = self.ordinary.best_fit(size);
-        if let Some(front) = self.front.some().filter(|&f| slab[f].size >= size)
-            && ordinary.is_none_or(|other| key(front) < key(other))
-        {
-            ordinary = Some(front);
-        }
+        let ordinary = self.ordinary.best_fit(size);
         if expandable { self.expandable_candidate(slab, size, ordinary) } else { ordinary }
     }
 

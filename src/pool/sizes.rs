@@ -102,13 +102,11 @@ impl SizeMap {
         let key = key as usize;
         let (word, group) = (key / 64, key / 4096);
         roots[key] = 0;
-        words[word] &= !bit(key);
-        if words[word] == 0 {
-            self.groups[group] &= !bit(word);
-            if self.groups[group] == 0 {
-                self.top &= !bit(group);
-            }
-        }
+        let left = words[word] & !bit(key);
+        words[word] = left;
+        let left = self.groups[group] & !(u64::from(left == 0) << (word & 63));
+        self.groups[group] = left;
+        self.top &= !(u64::from(left == 0) << group);
     }
 
     /// The value at the smallest key not below `key`.
@@ -122,32 +120,34 @@ impl SizeMap {
         self.beyond.successor(key)
     }
 
+    /// Whether a word is empty is a toss-up, so nothing branches on it until a whole group is.
     #[inline]
     fn flat_successor(&self, key: usize) -> Option<BlockId> {
         let (Some(roots), Some(words)) = (&self.roots, &self.words) else { return None };
-        let mut word = key / 64;
-        let mut bits = words[word] & (!0 << (key & 63));
+        let (mut word, group) = (key / 64, key / 4096);
+        let mut mask = !0 << (key & 63);
+        let later = self.groups[group] & above(word);
+        if words[word] & mask == 0 {
+            let any = u64::from(later != 0);
+            (word, mask) = ((word & !63) + (later.trailing_zeros() as usize & 63), any.wrapping_neg());
+        }
+        let mut bits = words[word] & mask;
         if bits == 0 {
-            word = self.next_word(word)?;
+            word = self.next_group(group)?;
             bits = words[word];
         }
         roots[word * 64 + bits.trailing_zeros() as usize].checked_sub(1).map(BlockId)
     }
 
-    /// The first word in use after this one.
+    /// The first word in use in the groups after this one.
     #[inline]
-    fn next_word(&self, word: usize) -> Option<usize> {
-        let mut group = word / 64;
-        let mut words = self.groups[group] & above(word);
-        if words == 0 {
-            let groups = self.top & above(group);
-            if groups == 0 {
-                return None;
-            }
-            group = groups.trailing_zeros() as usize;
-            words = self.groups[group];
+    fn next_group(&self, group: usize) -> Option<usize> {
+        let groups = self.top & above(group);
+        if groups == 0 {
+            return None;
         }
-        Some(group * 64 + words.trailing_zeros() as usize)
+        let group = groups.trailing_zeros() as usize;
+        Some(group * 64 + self.groups[group].trailing_zeros() as usize)
     }
 }
 
