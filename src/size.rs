@@ -53,6 +53,21 @@ impl Rules {
         }
     }
 
+    /// Whether requests are rounded to 512 bytes, and every free block that is large enough may serve, ordinary ones only:
+    /// the default.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.rounds_to_divisions && self.max_split == u64::MAX && !self.expandable
+    }
+
+    /// The least remainder that is split off when [plain](Rules::is_plain) [spec 3.3].
+    #[inline]
+    pub(crate) fn least_plain_remainder(kind: PoolKind) -> u64 {
+        match kind {
+            PoolKind::Small => MIN_BLOCK,
+            PoolKind::Large => SMALL_LIMIT + 1,
+        }
+    }
+
     /// A request (1 byte up to the ceiling) as a block size [spec 2.1].
     #[inline]
     pub(crate) fn round_size(&self, request: u64) -> u64 {
@@ -90,11 +105,10 @@ impl Rules {
     /// Whether the remainder of a block is split off [spec 3.3]. `expandable` is the request's mode.
     #[inline]
     pub(crate) fn should_split(&self, kind: PoolKind, size: u64, remainder: u64, expandable: bool) -> bool {
-        if kind == PoolKind::Small || expandable {
-            remainder >= MIN_BLOCK
-        } else {
-            size < self.max_split && remainder > SMALL_LIMIT
+        if expandable {
+            return remainder >= MIN_BLOCK;
         }
+        remainder >= Rules::least_plain_remainder(kind) && (kind == PoolKind::Small || size < self.max_split)
     }
 
     /// Whether an oversize rule forbids serving `size` from a block of `block` bytes [spec 3.2, steps 4 and 5].

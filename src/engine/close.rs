@@ -23,7 +23,7 @@ impl Core {
             let mut open = 0;
             for state in states.iter_mut() {
                 state.closing = true;
-                state.update_watches();
+                state.update_modes();
                 open += usize::from(!state.is_done());
             }
             self.closing.open_shards.store(open, Ordering::Release);

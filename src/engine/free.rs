@@ -40,6 +40,16 @@ impl Core {
         if state.park(id) {
             return Freed::Done;
         }
+        state.settle_lazy(&self.shared);
+        if state.free_plain(id, &self.shared) {
+            return Freed::Done;
+        }
+        self.free_other(state, id)
+    }
+
+    /// The same for blocks that are no plain ones.
+    #[inline(never)]
+    fn free_other(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if state.slab[id].has_uses {
             state.request_free(id, &self.shared);
             return Freed::HasUses(state.take_uses(id, false));

@@ -76,7 +76,12 @@ impl Core {
         self.history_capacity.store(capacity as u64, Ordering::Release);
         let fresh = || (capacity > 0).then(|| Ring::new(capacity, self.shared.sequence.clone()));
         *self.history.lock() = fresh();
-        self.shards.with_all(|states| states.iter_mut().for_each(|s| s.ring = fresh()));
+        self.shards.with_all(|states| {
+            for state in states {
+                state.ring = fresh();
+                state.update_modes();
+            }
+        });
     }
 
     /// The history, oldest first; `drain` empties it.

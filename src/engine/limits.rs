@@ -23,7 +23,7 @@ impl Core {
         self.shards.with_all(|states| {
             for state in states.iter_mut() {
                 state.gc_armed = armed;
-                state.update_watches();
+                state.update_modes();
             }
         });
     }
@@ -64,7 +64,7 @@ impl Core {
             for state in states.iter_mut() {
                 state.rules = rules;
                 state.gc_armed = armed;
-                state.update_watches();
+                state.update_modes();
             }
         });
         Ok(())

@@ -27,21 +27,18 @@ impl ShardState {
         Request { bytes, rounded, kind: pool_kind(rounded), pool: route.slot, expandable, scope, site }
     }
 
-    /// A hit in the default pool that needs nothing but this shard. `None`: not found, or not so simple, and nothing
-    /// has changed.
+    /// A hit that needs nothing but this shard. `None`: not found, or not so simple, and nothing has changed.
     #[inline]
     fn hit(&mut self, bytes: u64, scope: u32, site: Site, shared: &Shared) -> Option<Grant> {
         let request = self.request(bytes, Route::default(), scope, site);
         if let Some(grant) = self.unpark(&request) {
             return Some(grant);
         }
-        // Searches are counted then, once for each request.
-        if self.gc_armed {
+        if !self.plain || scope != 0 {
             return None;
         }
         self.settle_lazy(shared);
-        let id = self.find_free_uncounted(&request)?;
-        self.hand_out(id, &request, shared).ok()
+        self.take_plain(&request, shared)
     }
 }
 

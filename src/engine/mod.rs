@@ -25,6 +25,7 @@ mod fork;
 mod free;
 mod gc;
 mod graph;
+mod hit;
 mod hooks;
 mod idle;
 mod inspect;
@@ -191,6 +192,7 @@ impl Core {
         self.shards.get_or_create(stream, &self.shared, self.me.clone(), |counters: Counters| {
             let mut state = ShardState::new(stream, Rules::new(&config), counters);
             state.gc_armed = armed;
+            state.gc_seen = self.shared.large_searches.load(Ordering::Relaxed) > 0;
             for slot in no_split {
                 state.part(slot).no_split = true;
             }
@@ -198,7 +200,7 @@ impl Core {
             if capacity > 0 {
                 state.ring = Some(Ring::new(capacity, self.shared.sequence.clone()));
             }
-            state.update_watches();
+            state.update_modes();
             state
         })
     }

@@ -26,23 +26,20 @@ pub(crate) const DEFAULT_POOL: u32 = 0;
 /// The two free sets of one pool on one stream.
 #[derive(Debug)]
 pub(crate) struct PoolPart {
-    small: FreeSet,
-    large: FreeSet,
+    /// By kind.
+    sets: [FreeSet; 2],
     /// Every request takes a whole segment [spec 14.4].
     pub(crate) no_split: bool,
 }
 
 impl PoolPart {
     pub(crate) fn new() -> Self {
-        PoolPart { small: FreeSet::new(), large: FreeSet::new(), no_split: false }
+        PoolPart { sets: [FreeSet::new(), FreeSet::new()], no_split: false }
     }
 
     #[inline]
     pub(crate) fn set(&mut self, kind: PoolKind) -> &mut FreeSet {
-        match kind {
-            PoolKind::Small => &mut self.small,
-            PoolKind::Large => &mut self.large,
-        }
+        &mut self.sets[kind as usize]
     }
 }
 
@@ -85,8 +82,12 @@ pub(crate) struct ShardState {
     pub(crate) gc_armed: bool,
     /// The block handed out last; see [`super::lazy`].
     pub(super) lazy: Lazy,
+    /// Searches were counted at some time.
+    pub(super) gc_seen: bool,
     /// Whether blocks may be watched: searches are not counted, and the allocator is not ending.
     pub(super) watches: bool,
+    /// Whether [`super::hit`] may serve this shard.
+    pub(super) plain: bool,
     /// Blocks in clients' hands.
     pub(crate) live: u64,
     /// Driver allocations in clients' hands, made while caching was off.
@@ -97,7 +98,7 @@ pub(crate) struct ShardState {
     pub(crate) epoch: u64,
     /// Streams recorded on blocks, by block.
     pub(super) uses: BlockMap<Uses>,
-    default: PoolPart,
+    pub(super) default: PoolPart,
     private: HashMap<u32, PoolPart>,
 }
 
@@ -111,7 +112,9 @@ impl ShardState {
             ring: None,
             gc_armed: false,
             lazy: Lazy::default(),
+            gc_seen: false,
             watches: true,
+            plain: false,
             live: 0,
             uncached: 0,
             closing: false,
@@ -284,9 +287,11 @@ impl ShardState {
         front
     }
 
-    /// Follows a change of what is observed or counted.
-    pub(super) fn update_watches(&mut self) {
+    /// Follows a change of what is ruled, observed or counted.
+    pub(super) fn update_modes(&mut self) {
+        self.gc_seen |= self.gc_armed;
         self.watches = !self.gc_armed && !self.closing;
+        self.plain = self.watches && !self.gc_seen && self.ring.is_none() && self.rules.is_plain();
     }
 
     /// Files a block in its free set.

@@ -112,6 +112,12 @@ impl FreeSet {
         }
     }
 
+    /// The ordinary blocks.
+    #[inline]
+    pub(crate) fn ordinary(&mut self) -> &mut FreeIndex {
+        &mut self.ordinary
+    }
+
     /// The first candidate for `size` bytes by the order (size, address), expandable blocks judged by their
     /// potential [spec 3.2 steps 2 and 3]. It stays in the set.
     #[inline]

@@ -1,0 +1,92 @@
+//! The plain hit: a block of the default pool, under the default rules, with nothing armed and no history.
+//!
+//! That is what nearly every call is, so it goes without the questions whose answers are known here. The steps are
+//! those of [`super::shard`], which serves everything else; each of the two ways takes the other's blocks.
+
+
+use super::counters::Change;
+use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
+use super::shared::Shared;
+use crate::pool::block::{BlockId, State};
+use crate::pool::chain;
+use crate::size::Rules;
+
+impl ShardState {
+    /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
+    #[inline]
+    pub(super) fn take_plain(&mut self, request: &Request, shared: &Shared) -> Option<Grant> {
+        let kind = request.kind;
+        let index = self.default.set(kind).ordinary();
+        let id = index.best_fit(request.rounded)?;
+        let block = &self.slab[id];
+        let whole = block.size;
+        let split = whole - request.rounded >= Rules::least_plain_remainder(kind);
+        let size = if split { request.rounded } else { whole };
+        let was_split = block.is_split();
+        let change = Change {
+            bytes: size as i64,
+            requested: request.bytes as i64,
+            split: i64::from(split) - i64::from(was_split),
+            split_bytes: if was_split { 0 } else { whole as i64 } - size as i64,
+            oversize: false,
+        };
+        self.counters.hand_out(kind, &change, &shared.bank).ok()?;
+        let index = self.default.set(kind).ordinary();
+        index.remove_first(&mut self.slab, id);
+        let taken = if split {
+            let front = chain::split_front(&mut self.slab, id, size);
+            index.insert(&mut self.slab, id);
+            self.epoch += 1;
+            front
+        } else {
+            id
+        };
+        self.live += 1;
+        let block = &mut self.slab[taken];
+        block.state = State::Allocated;
+        block.requested = request.bytes;
+        block.site = Some(request.site);
+        block.scope = 0;
+        block.generation = block.generation.wrapping_add(u32::from(!split));
+        let grant = Grant { block: taken, generation: block.generation, addr: block.addr, size };
+        self.watch(taken, request, &change, split);
+        Some(grant)
+    }
+
+    /// Takes a live block back. `false`, and nothing has changed: it is no plain one, or credit is missing.
+    #[inline]
+    pub(super) fn free_plain(&mut self, id: BlockId, shared: &Shared) -> bool {
+        let block = &self.slab[id];
+        if !self.plain
+            || block.pool != DEFAULT_POOL
+            || block.scope != 0
+            || block.has_uses
+            || block.is_expandable()
+        {
+            return false;
+        }
+        let kind = block.kind;
+        let (prev, next) = self.free_neighbours(id);
+        let change = self.free_change(id, prev, next);
+        if self.counters.free(kind, &change, &shared.bank).is_err() {
+            return false;
+        }
+        self.live -= 1;
+        self.epoch += 1;
+        let index = self.default.set(kind).ordinary();
+        let slab = &mut self.slab;
+        if let Some(prev) = prev {
+            index.remove(slab, prev);
+            chain::absorb_prev(slab, id);
+        }
+        if let Some(next) = next {
+            index.remove(slab, next);
+            chain::absorb_next(slab, id);
+        }
+        let block = &mut slab[id];
+        block.site = None;
+        block.state = State::Free;
+        index.insert(slab, id);
+        true
+    }
+}
