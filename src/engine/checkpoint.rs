@@ -235,8 +235,8 @@ impl Core {
         }
         let mut freed = Vec::new();
         for l in &live {
-            if self.take_address(l.addr).is_some() {
-                self.free(&l.shard, l.block, l.addr)?;
+            if let Some(outcome) = self.free_address(l.addr) {
+                outcome?;
                 freed.push(l.addr);
             }
         }

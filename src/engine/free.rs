@@ -1,9 +1,10 @@
 //! free and record_stream [spec 5, 6.1].
 
+use super::Core;
+use super::addresses::Given;
 use super::shard::ShardState;
 use super::shards::Shard;
 use super::uses::Uses;
-use super::{Core, attention};
 use crate::device::{DeviceError, DeviceResult, Event, Stream};
 use crate::pool::block::BlockId;
 
@@ -28,6 +29,19 @@ impl Core {
             Freed::Done => Ok(()),
             left => self.finish_free(shard, id, addr, left),
         }
+    }
+
+    /// Frees a block that was given out by address; `None` if none is known there.
+    #[inline]
+    pub(crate) fn free_address(&self, addr: u64) -> Option<DeviceResult<()>> {
+        let Given { shard, mut state, block, entry } = self.given(addr)?;
+        entry.clear();
+        let freed = self.free_locked(&mut state, block);
+        drop(state);
+        Some(match freed {
+            Freed::Done => Ok(()),
+            left => self.finish_free(shard, block, addr, left),
+        })
     }
 
     /// The part of a free that needs the shard's lock.
@@ -87,12 +101,22 @@ impl Core {
 
     /// Notes that `stream` uses a live block too.
     pub(crate) fn record_stream(&self, shard: &Shard, id: BlockId, stream: Stream) {
-        if stream == shard.stream {
-            return;
+        if stream != shard.stream {
+            self.note_use(&mut shard.lock_hot(), id, stream);
         }
-        let active = self.attention() & attention::POOLS != 0;
-        let mut state = shard.lock();
-        state.add_use(id, stream, active);
+    }
+
+    /// The same for one that was given out by address; nothing for one from past the cache.
+    pub(crate) fn record_stream_given(&self, mut given: Given<'_>, stream: Stream) {
+        if stream != given.shard.stream && !given.block.is_none() {
+            self.note_use(&mut given.state, given.block, stream);
+        }
+    }
+
+    fn note_use(&self, state: &mut ShardState, id: BlockId, stream: Stream) {
+        // The block may be the one that a free would park.
+        state.settle_lazy(&self.shared);
+        state.add_use(id, stream, self.any_pool_active());
     }
 }
 

@@ -78,7 +78,7 @@ pub use self::private::Upstream;
 pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
 pub use self::scope::ScopeStats;
 
-pub(crate) use self::addresses::Place;
+pub(crate) use self::addresses::{Given, Place};
 pub(crate) use self::fork::Birth;
 pub(crate) use self::free::Freed;
 pub(crate) use self::private::{Activity, next_capture_pool, next_user_pool};
