@@ -14,7 +14,9 @@ pub(crate) enum Freed {
     Done,
     /// The statistics need every shard's lock.
     NeedsCredit,
-    /// Other streams use the block, which is pending.
+    /// Another stream uses the block, which is pending.
+    UsedBy(Stream),
+    /// The same for several, or for uses of another kind.
     HasUses(Uses),
     /// It came from the driver, past the cache.
     Uncached,
@@ -66,7 +68,10 @@ impl Core {
     fn free_other(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if state.slab[id].has_uses {
             state.request_free(id, &self.shared);
-            return Freed::HasUses(state.take_uses(id, false));
+            return match state.take_single_use(id) {
+                Some(stream) => Freed::UsedBy(stream),
+                None => Freed::HasUses(state.take_uses(id, false)),
+            };
         }
         if state.free_now(id, &self.shared).is_ok() {
             return Freed::Done;
@@ -95,6 +100,7 @@ impl Core {
                 self.complete(shard, block);
                 Ok(())
             }
+            Freed::UsedBy(stream) => self.free_used(shard, block, stream),
             Freed::HasUses(uses) => self.free_with_uses(shard, block, uses),
         }
     }
@@ -126,12 +132,12 @@ impl Shard {
     pub(crate) fn await_event(&self, id: BlockId, stream: Stream, event: Event) {
         let mut state = self.lock();
         state.slab[id].has_uses = true;
-        state.uses.entry(id).or_default().recorded.push((stream, event));
+        state.uses.entry(id).recorded.push((stream, event));
     }
 
     /// Takes back that `stream` uses a block: an event that the block awaits stands for it.
     pub(crate) fn forget_stream(&self, id: BlockId, stream: Stream) {
-        if let Some(uses) = self.lock().uses.get_mut(&id) {
+        if let Some(uses) = self.lock().uses.known(id) {
             uses.streams.retain(|known| *known != stream);
             uses.during_activity.retain(|known| *known != stream);
         }
