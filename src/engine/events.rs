@@ -156,6 +156,11 @@ impl Core {
         if self.any_pool_active() {
             return Ok(());
         }
+        // Not right after the last event is done: a program that records streams will soon have another.
+        if events.is_idle() {
+            self.relax(attention::EVENTS);
+            return Ok(());
+        }
         if !events.deferred.is_empty() {
             self.convert_deferred(&mut events);
         }
@@ -170,9 +175,6 @@ impl Core {
                     self.event_done(&waiting);
                 }
             }
-        }
-        if events.is_idle() {
-            self.relax(attention::EVENTS);
         }
         Ok(())
     }
