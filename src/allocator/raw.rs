@@ -37,10 +37,10 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        match self.own_core()?.free_address(address) {
-            Some(outcome) => Ok(outcome?),
-            None => Err(self.unknown_address(address)),
+        if self.own_core()?.free_address(address)? {
+            return Ok(());
         }
+        Err(self.unknown_address(address))
     }
 
     /// [`Allocation::record_stream`](crate::Allocation::record_stream) by address. Null is ignored.

@@ -232,8 +232,7 @@ impl Core {
         }
         let mut freed = Vec::new();
         for l in &live {
-            if let Some(outcome) = self.free_address(l.addr) {
-                outcome?;
+            if self.free_address(l.addr)? {
                 freed.push(l.addr);
             }
         }

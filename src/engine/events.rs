@@ -53,13 +53,15 @@ impl Core {
             self.defer(&mut events, shard, block, Uses::of_one(stream));
             return Ok(());
         }
-        self.insert_event(&mut events, shard, block, stream).inspect_err(|_| {
+        if let Err(error) = self.insert_event(&mut events, shard, block, stream) {
             self.keep_back(&mut events, shard, block, Uses::of_one(stream), 0);
-        })
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// The same for a block with several uses.
-    pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
+    pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Box<Uses>) -> DeviceResult<()> {
         let mut events = self.expect_events();
         if self.any_pool_active() {
             self.defer(&mut events, shard, block, uses);
@@ -79,7 +81,7 @@ impl Core {
 
     /// Freed while some pool is active: its events must wait.
     #[cold]
-    fn defer(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Uses) {
+    fn defer(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Box<Uses>) {
         shard.lock().put_uses_back(block, uses, 0);
         let block = self.block_ref(shard, block);
         let markers = self.free_markers(&block);
@@ -88,7 +90,14 @@ impl Core {
 
     /// No event could be recorded for the use after the first `done`: the block is kept for another try.
     #[cold]
-    fn keep_back(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Uses, done: usize) {
+    fn keep_back(
+        &self,
+        events: &mut EventState,
+        shard: &Shard,
+        block: BlockId,
+        uses: Box<Uses>,
+        done: usize,
+    ) {
         shard.lock().put_uses_back(block, uses, done);
         events.deferred.push(Deferred { block: self.block_ref(shard, block), markers: None });
     }
@@ -103,7 +112,7 @@ impl Core {
         events: &mut EventState,
         shard: &Shard,
         block: BlockId,
-        mut uses: Uses,
+        mut uses: Box<Uses>,
     ) -> DeviceResult<()> {
         if uses.streams.is_empty() && uses.recorded.is_empty() {
             self.complete(shard, block);

@@ -17,7 +17,7 @@ pub(crate) enum Freed {
     /// Another stream uses the block, which is pending.
     UsedBy(Stream),
     /// The same for several, or for uses of another kind.
-    HasUses(Uses),
+    HasUses(Box<Uses>),
     /// It came from the driver, past the cache.
     Uncached,
 }
@@ -33,17 +33,17 @@ impl Core {
         }
     }
 
-    /// Frees a block that was given out by address; `None` if none is known there.
+    /// Frees a block that was given out by address; `false` if none is known there.
     #[inline]
-    pub(crate) fn free_address(&self, addr: u64) -> Option<DeviceResult<()>> {
-        let Given { shard, mut state, block, entry } = self.given(addr)?;
+    pub(crate) fn free_address(&self, addr: u64) -> DeviceResult<bool> {
+        let Some(Given { shard, mut state, block, entry }) = self.given(addr) else { return Ok(false) };
         entry.clear();
         let freed = self.free_locked(&mut state, block);
         drop(state);
-        Some(match freed {
-            Freed::Done => Ok(()),
-            left => self.finish_free(shard, block, addr, left),
-        })
+        if !matches!(freed, Freed::Done) {
+            self.finish_free(shard, block, addr, freed)?;
+        }
+        Ok(true)
     }
 
     /// The part of a free that needs the shard's lock.
