@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// The same for a block with several uses.
-    pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Box<Uses>) -> DeviceResult<()> {
+    pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
         let mut events = self.expect_events();
         if self.any_pool_active() {
             self.defer(&mut events, shard, block, uses);
@@ -81,7 +81,7 @@ impl Core {
 
     /// Freed while some pool is active: its events must wait.
     #[cold]
-    fn defer(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Box<Uses>) {
+    fn defer(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Uses) {
         shard.lock().put_uses_back(block, uses, 0);
         let block = self.block_ref(shard, block);
         let markers = self.free_markers(&block);
@@ -90,14 +90,7 @@ impl Core {
 
     /// No event could be recorded for the use after the first `done`: the block is kept for another try.
     #[cold]
-    fn keep_back(
-        &self,
-        events: &mut EventState,
-        shard: &Shard,
-        block: BlockId,
-        uses: Box<Uses>,
-        done: usize,
-    ) {
+    fn keep_back(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Uses, done: usize) {
         shard.lock().put_uses_back(block, uses, done);
         events.deferred.push(Deferred { block: self.block_ref(shard, block), markers: None });
     }
@@ -112,7 +105,7 @@ impl Core {
         events: &mut EventState,
         shard: &Shard,
         block: BlockId,
-        mut uses: Box<Uses>,
+        mut uses: Uses,
     ) -> DeviceResult<()> {
         if uses.streams.is_empty() && uses.recorded.is_empty() {
             self.complete(shard, block);

@@ -16,7 +16,7 @@ pub(crate) enum Freed {
     NeedsCredit,
     /// Another stream uses the block, which is pending.
     UsedBy(Stream),
-    /// The same for several, or for uses of another kind.
+    /// The same for several, or for uses of another kind. Boxed, so that what every free returns is small.
     HasUses(Box<Uses>),
     /// It came from the driver, past the cache.
     Uncached,
@@ -70,7 +70,7 @@ impl Core {
             state.request_free(id, &self.shared);
             return match state.take_single_use(id) {
                 Some(stream) => Freed::UsedBy(stream),
-                None => Freed::HasUses(state.take_uses(id, false)),
+                None => Freed::HasUses(Box::new(state.take_uses(id, false))),
             };
         }
         if state.free_now(id, &self.shared).is_ok() {
@@ -101,7 +101,7 @@ impl Core {
                 Ok(())
             }
             Freed::UsedBy(stream) => self.free_used(shard, block, stream),
-            Freed::HasUses(uses) => self.free_with_uses(shard, block, uses),
+            Freed::HasUses(uses) => self.free_with_uses(shard, block, *uses),
         }
     }
 

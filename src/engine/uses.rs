@@ -20,8 +20,8 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    pub(super) fn of_one(stream: Stream) -> Box<Self> {
-        Box::new(Uses { streams: SmallVec::from_slice(&[stream]), ..Uses::default() })
+    pub(super) fn of_one(stream: Stream) -> Self {
+        Uses { streams: SmallVec::from_slice(&[stream]), ..Uses::default() }
     }
 
     fn events(&self) -> u32 {
@@ -34,8 +34,8 @@ impl Uses {
 pub(crate) struct UseTable {
     /// By block, one stream that was recorded while no pool was active: nearly all uses are that.
     single: Vec<Option<Stream>>,
-    /// All others. In boxes, so that what a free returns is small.
-    several: BlockMap<Box<Uses>>,
+    /// All others.
+    several: BlockMap<Uses>,
 }
 
 impl UseTable {
@@ -59,7 +59,7 @@ impl UseTable {
     }
 
     /// What is known of a block.
-    pub(super) fn of(&self, id: BlockId) -> Option<Box<Uses>> {
+    pub(super) fn of(&self, id: BlockId) -> Option<Uses> {
         let single = self.single.get(id.0 as usize).copied().flatten();
         single.map(Uses::of_one).or_else(|| self.several.get(&id).cloned())
     }
@@ -69,7 +69,7 @@ impl UseTable {
         if let Some(stream) = self.take_single(id) {
             self.several.insert(id, Uses::of_one(stream));
         }
-        self.several.get_mut(&id).map(|uses| &mut **uses)
+        self.several.get_mut(&id)
     }
 
     /// A block's entry, made if need be.
@@ -78,7 +78,7 @@ impl UseTable {
         self.several.entry(id).or_insert_with(|| single.map(Uses::of_one).unwrap_or_default())
     }
 
-    pub(super) fn remove(&mut self, id: BlockId) -> Option<Box<Uses>> {
+    pub(super) fn remove(&mut self, id: BlockId) -> Option<Uses> {
         self.take_single(id).map(Uses::of_one).or_else(|| self.several.remove(&id))
     }
 }
@@ -120,7 +120,7 @@ impl ShardState {
 
     /// Takes a pending block's uses out, to give each an event; it counts as waiting for them from now on.
     /// `forget` drops those that were recorded while some pool was active.
-    pub(super) fn take_uses(&mut self, id: BlockId, forget: bool) -> Box<Uses> {
+    pub(super) fn take_uses(&mut self, id: BlockId, forget: bool) -> Uses {
         let mut uses = self.uses.remove(id).unwrap_or_default();
         if forget {
             let forgotten = std::mem::take(&mut uses.during_activity);
@@ -134,12 +134,12 @@ impl ShardState {
 
     /// Undoes [`take_uses`](Self::take_uses) for those after the first `done`, which have their event.
     #[cold]
-    pub(super) fn put_uses_back(&mut self, id: BlockId, mut uses: Box<Uses>, done: usize) {
+    pub(super) fn put_uses_back(&mut self, id: BlockId, mut uses: Uses, done: usize) {
         uses.streams.drain(..done);
         let block = &mut self.slab[id];
         block.events -= uses.events();
         block.has_uses = true;
-        *self.uses.entry(id) = *uses;
+        *self.uses.entry(id) = uses;
     }
 
     /// Drops a block's uses without an event.
