@@ -1,7 +1,7 @@
 //! Runs a number of hot pairs and nothing else that depends on that number. Under an instruction counter, the
 //! difference of two runs is the cost of a pair, without the machine's noise: see `scripts/instructions.sh`.
 //!
-//! usage: instructions CASE PAIRS, where CASE is small, large, small-raw, large-raw, churn or locks.
+//! usage: instructions CASE PAIRS, where CASE is small, large, small-raw, large-raw, recorded-raw, churn or locks.
 
 mod common;
 
@@ -37,11 +37,22 @@ fn main() {
         "large" => run(handles, LARGE, pairs),
         "small-raw" => run(addresses, SMALL, pairs),
         "large-raw" => run(addresses, LARGE, pairs),
+        "recorded-raw" => recorded(&testbed, pairs),
         "churn" => {
             let mut churn = Churn::new(handles, Stream::DEFAULT, LIVE);
             (0..pairs).for_each(|_| churn.step());
         }
         other => must::<(), _>(Err(format!("no case '{other}'"))),
+    }
+}
+
+/// A second stream uses every block. What the simulated device does for its events counts too.
+fn recorded(testbed: &Testbed, pairs: u64) {
+    let allocator = &testbed.allocator;
+    for _ in 0..pairs {
+        let address = must(allocator.alloc_raw(SMALL, Stream::DEFAULT));
+        must(allocator.record_stream_raw(address, testbed.side_stream()));
+        must(allocator.free_raw(address));
     }
 }
 

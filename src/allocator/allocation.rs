@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::{Event, Stream};
-use crate::engine::{Core, Freed, Place, Shard};
+use crate::engine::{Core, Freed, Given, Place, Shard};
 use crate::error::{Error, Result};
 use crate::pool::block::{BlockId, State};
 
@@ -171,15 +171,14 @@ impl Allocation {
         address
     }
 
-    /// The handle of a live block that nobody else has.
-    pub(super) fn adopt(shard: &Shard, block: BlockId) -> Option<Self> {
-        let state = shard.lock();
-        let live = state.slab.get(block).filter(|b| b.state == State::Allocated)?;
+    /// The handle of a block that was given out by address; the caller takes that from the others.
+    pub(super) fn adopt(given: &Given<'_>) -> Option<Self> {
+        let live = given.state.slab.get(given.block).filter(|b| b.state == State::Allocated)?;
         Some(Allocation {
-            shard: Some(NonNull::from(shard)),
+            shard: Some(NonNull::from(given.shard)),
             address: live.addr,
             requested: live.requested as usize,
-            block,
+            block: given.block,
             generation: live.generation,
         })
     }

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use super::{Allocation, Allocator};
 use crate::device::Stream;
-use crate::engine::{Place, Shard};
+use crate::engine::Place;
 use crate::error::{Error, Result};
 
 impl Allocator {
@@ -37,12 +37,10 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = self.own_core()?;
-        let Some(place) = core.take_address(address) else { return Err(self.unknown_address(address)) };
-        match core.shards.at(place.shard) {
-            Some(shard) => Ok(core.free(shard, place.block, address)?),
-            None => Err(self.unknown_address(address)),
+        if self.own_core()?.free_address(address)? {
+            return Ok(());
         }
+        Err(self.unknown_address(address))
     }
 
     /// [`Allocation::record_stream`](crate::Allocation::record_stream) by address. Null is ignored.
@@ -53,11 +51,11 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        self.with_raw(address, |shard, place| {
-            if !place.block.is_none() {
-                self.core().record_stream(shard, place.block, stream);
-            }
-        })
+        match self.own_core()?.given(address) {
+            Some(given) => self.core().record_stream_given(given, stream),
+            None => return Err(self.unknown_address(address)),
+        }
+        Ok(())
     }
 
     /// Start and size in bytes of the segment that holds an address (the base-allocation query) [spec 19].
@@ -82,24 +80,12 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidPointer`] for an address that `alloc_raw` did not give, or gave while caching was off.
     pub fn adopt_raw(&self, address: u64) -> Result<Allocation> {
-        let core = self.core();
-        let Some(place) = core.take_address(address) else { return Err(self.unknown_address(address)) };
-        if let Some(shard) = core.shards.at(place.shard)
-            && let Some(allocation) = Allocation::adopt(shard, place.block)
-        {
-            return Ok(allocation);
-        }
-        core.note_address(address, place);
-        Err(Error::InvalidPointer { address, reason: "it was allocated while caching was off" })
-    }
-
-    fn with_raw<R>(&self, address: u64, f: impl FnOnce(&Shard, Place) -> R) -> Result<R> {
-        let core = self.own_core()?;
-        let place = core.find_address(address);
-        match place.and_then(|p| Some((core.shards.at(p.shard)?, p))) {
-            Some((shard, place)) => Ok(f(shard, place)),
-            None => Err(self.unknown_address(address)),
-        }
+        let Some(given) = self.core().given(address) else { return Err(self.unknown_address(address)) };
+        let Some(allocation) = Allocation::adopt(&given) else {
+            return Err(Error::InvalidPointer { address, reason: "it was allocated while caching was off" });
+        };
+        given.take();
+        Ok(allocation)
     }
 
     /// Looks the address up the slow way, to say what is wrong with it.

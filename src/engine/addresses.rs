@@ -2,11 +2,20 @@
 //!
 //! A radix table over 2 MiB pages: three loads, no lock, no hashing. Only blocks that were given out by
 //! address are in it.
+//!
+//! A slot is filled by whoever has the block in hand and gives its address out. It is emptied under the lock of the
+//! block's shard, so that plain stores do: of several threads that free one address, one finds it there.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::MutexGuard;
+
 use super::Core;
+use super::lock::ShardGuard;
+use super::shard::ShardState;
+use super::shards::Shard;
 use crate::pool::block::BlockId;
 
 const PAGE_BITS: u32 = 21;
@@ -15,8 +24,10 @@ const TOP_BITS: u32 = 13;
 /// One slot per 512 bytes of a page.
 const SLOTS: usize = 1 << (PAGE_BITS - 9);
 
-type Page = Box<[AtomicU64]>;
-type Mid = Box<[OnceLock<Page>]>;
+// Of fixed length, so that no index is checked.
+type Page = Box<[AtomicU64; SLOTS]>;
+type Mid = Box<[OnceLock<Page>; 1 << MID_BITS]>;
+type Top = Box<[OnceLock<Mid>; 1 << TOP_BITS]>;
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +51,17 @@ impl Place {
 
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    top: OnceLock<Box<[OnceLock<Mid>]>>,
+    top: OnceLock<Top>,
 }
 
-fn empty<T>(bits: u32) -> Box<[OnceLock<T>]> {
-    (0..1usize << bits).map(|_| OnceLock::new()).collect()
+/// The array in a cell, made if need be; it is too large for a stack. Never `None`.
+fn made<T: Default, const N: usize>(cell: &OnceLock<Box<[T; N]>>) -> Option<&[T; N]> {
+    if let Some(known) = cell.get() {
+        return Some(known);
+    }
+    let fresh: Box<[T]> = (0..N).map(|_| T::default()).collect();
+    let fresh = fresh.try_into().ok()?;
+    Some(cell.get_or_init(|| fresh))
 }
 
 fn split(addr: u64) -> Option<(usize, usize, usize)> {
@@ -57,26 +74,16 @@ fn split(addr: u64) -> Option<(usize, usize, usize)> {
 }
 
 impl Addresses {
+    #[inline]
     fn slot(&self, addr: u64) -> Option<&AtomicU64> {
         let (top, mid, slot) = split(addr)?;
         Some(&self.top.get()?[top].get()?[mid].get()?[slot])
     }
 
-    /// Notes a block; `false` if the address is beyond what the table covers (2^48 bytes, multiples of 512).
-    #[inline]
-    pub(crate) fn insert(&self, addr: u64, place: Place) -> bool {
-        let Some((top, mid, slot)) = split(addr) else { return false };
-        let top = &self.top.get_or_init(|| empty(TOP_BITS))[top];
-        let mid = &top.get_or_init(|| empty(MID_BITS))[mid];
-        let page = mid.get_or_init(|| (0..SLOTS).map(|_| AtomicU64::new(0)).collect());
-        page[slot].store(place.pack(), Ordering::Release);
-        true
-    }
-
-    /// Takes a block out: of several callers with one address, one gets it.
-    #[inline]
-    pub(crate) fn remove(&self, addr: u64) -> Option<Place> {
-        Place::unpack(self.slot(addr)?.swap(0, Ordering::AcqRel))
+    /// The same, made if need be; `None` for an address beyond what the table covers (2^48 bytes, multiples of 512).
+    fn make_slot(&self, addr: u64) -> Option<&AtomicU64> {
+        let (top, mid, slot) = split(addr)?;
+        Some(&made(&made(&made(&self.top)?[top])?[mid])?[slot])
     }
 
     #[inline]
@@ -85,19 +92,83 @@ impl Addresses {
     }
 }
 
+/// A block that was given out by address, under its shard's lock: it stays so until that is gone.
+pub(crate) struct Given<'a> {
+    pub(crate) shard: &'a Shard,
+    /// As it is: a block may be parked, though not this one.
+    pub(crate) state: ShardGuard<'a, ShardState>,
+    /// `NONE`: it came from the driver, past the cache.
+    pub(crate) block: BlockId,
+    pub(super) entry: Entry<'a>,
+}
+
+/// Where an address is noted.
+pub(super) enum Entry<'a> {
+    Slot(&'a AtomicU64),
+    Far(MutexGuard<'a, HashMap<u64, Place>>, u64),
+}
+
+impl Entry<'_> {
+    /// The address is not known any more. Its shard is locked.
+    #[inline]
+    pub(super) fn clear(self) {
+        match self {
+            // Nobody reads more from it than whether it is what it was.
+            Entry::Slot(slot) => slot.store(0, Ordering::Relaxed),
+            Entry::Far(mut far, addr) => drop(far.remove(&addr)),
+        }
+    }
+}
+
+impl Given<'_> {
+    /// Takes the block from those who know its address.
+    pub(crate) fn take(self) {
+        self.entry.clear();
+    }
+}
+
 impl Core {
     /// Notes a block that is given out by address.
     #[inline]
     pub(crate) fn note_address(&self, addr: u64, place: Place) {
-        if !self.addresses.insert(addr, place) {
-            self.far_addresses.lock().insert(addr, place);
+        match self.addresses.slot(addr) {
+            Some(slot) => slot.store(place.pack(), Ordering::Release),
+            None => self.note_elsewhere(addr, place),
         }
     }
 
-    /// Takes a block out by its address: of several callers, one gets it.
+    /// The first address of its page, or one that the table does not cover.
+    #[cold]
+    fn note_elsewhere(&self, addr: u64, place: Place) {
+        match self.addresses.make_slot(addr) {
+            Some(slot) => slot.store(place.pack(), Ordering::Release),
+            None => drop(self.far_addresses.lock().insert(addr, place)),
+        }
+    }
+
+    /// Locks the shard of a block that was given out by address.
     #[inline]
-    pub(crate) fn take_address(&self, addr: u64) -> Option<Place> {
-        self.addresses.remove(addr).or_else(|| self.far_addresses.lock().remove(&addr))
+    pub(crate) fn given(&self, addr: u64) -> Option<Given<'_>> {
+        let Some(slot) = self.addresses.slot(addr) else { return self.given_far(addr) };
+        let word = slot.load(Ordering::Acquire);
+        let Place { shard, block } = Place::unpack(word)?;
+        let shard = self.shards.at(shard)?;
+        let state = shard.lock_hot();
+        // Whoever was faster has freed it; if it was given out again since, it is not this caller's.
+        (slot.load(Ordering::Relaxed) == word).then(|| Given {
+            shard,
+            state,
+            block,
+            entry: Entry::Slot(slot),
+        })
+    }
+
+    #[cold]
+    fn given_far(&self, addr: u64) -> Option<Given<'_>> {
+        let far = self.far_addresses.lock();
+        let Place { shard, block } = *far.get(&addr)?;
+        let shard = self.shards.at(shard)?;
+        Some(Given { shard, state: shard.lock_hot(), block, entry: Entry::Far(far, addr) })
     }
 
     pub(crate) fn find_address(&self, addr: u64) -> Option<Place> {
@@ -106,20 +177,20 @@ impl Core {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn gives_a_block_to_one_caller() {
+    fn finds_a_block_by_its_start() {
         let table = Addresses::default();
         let place = Place { shard: 0, block: BlockId(0) };
-        assert_eq!(table.remove(0x7f00_0000_0200), None);
-        assert!(table.insert(0x7f00_0000_0200, place));
+        assert_eq!(table.get(0x7f00_0000_0200), None);
+        table.make_slot(0x7f00_0000_0200).unwrap().store(place.pack(), Ordering::Release);
         assert_eq!(table.get(0x7f00_0000_0200), Some(place));
         assert_eq!(table.get(0x7f00_0000_0000), None);
         assert_eq!(table.get(0x7f00_0000_0201), None);
-        assert_eq!(table.remove(0x7f00_0000_0200), Some(place));
-        assert_eq!(table.remove(0x7f00_0000_0200), None);
-        assert!(!table.insert(1 << 48, place));
+        assert!(table.make_slot(0x7f00_0000_0201).is_none());
+        assert!(table.make_slot(1 << 48).is_none());
     }
 }

@@ -107,7 +107,7 @@ impl Core {
         let home = block.shard.stream;
         let streams = {
             let state = block.shard.lock();
-            let uses = state.uses.get(&block.block)?;
+            let uses = state.uses.of(block.block)?;
             // The graph orders only what was captured: work queued before is still running, for all it knows.
             let captured = state.slab[block.block].pool != DEFAULT_POOL
                 && uses.streams.iter().all(|s| uses.during_activity.contains(s));
@@ -115,7 +115,7 @@ impl Core {
             if (!captured && !mirror) || !uses.recorded.is_empty() {
                 return None;
             }
-            uses.streams.clone()
+            uses.streams
         };
         let capture = self.device.capture_status(home).ok()??;
         let mut nodes = SmallVec::new();
@@ -145,11 +145,7 @@ impl Core {
             candidate(d) && d.markers.as_ref().is_some_and(|m| m.nodes.iter().all(|n| before.contains(n)))
         };
         for Deferred { block, .. } in events.deferred.extract_if(.., ready) {
-            {
-                let mut state = block.shard.lock();
-                state.uses.remove(&block.block);
-                state.slab[block.block].has_uses = false;
-            }
+            block.shard.lock().drop_uses(block.block);
             self.complete(&block.shard, block.block);
         }
         if events.is_idle() {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::shard::{Request, ShardState};
 use super::shards::Shard;
-use super::uses::Uses;
 use super::{Core, Place};
 use crate::device::Stream;
 use crate::error::{Error, Result};
@@ -109,7 +108,7 @@ fn save_segment(state: &ShardState, head: BlockId) -> Result<Option<SavedSegment
         addr: b.addr,
         size: b.size,
         live: b.state == State::Allocated,
-        uses: state.uses.get(id).map_or_else(Vec::new, |u| u.streams.to_vec()),
+        uses: state.uses.of(*id).map_or_else(Vec::new, |u| u.streams.to_vec()),
     };
     Ok(Some(SavedSegment { stream: state.stream, kind, blocks: blocks.iter().map(save).collect() }))
 }
@@ -165,9 +164,7 @@ impl Core {
             if !saved.uses.is_empty() {
                 let mut state = shard.lock();
                 state.slab[block].has_uses = true;
-                state
-                    .uses
-                    .insert(block, Uses { streams: saved.uses.iter().copied().collect(), ..Uses::default() });
+                state.uses.entry(block).streams = saved.uses.iter().copied().collect();
             }
             self.note_address(saved.addr, Place { shard: shard.index, block });
             live.push(saved.addr);
@@ -235,8 +232,7 @@ impl Core {
         }
         let mut freed = Vec::new();
         for l in &live {
-            if self.take_address(l.addr).is_some() {
-                self.free(&l.shard, l.block, l.addr)?;
+            if self.free_address(l.addr)? {
                 freed.push(l.addr);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::capture::{Deferred, Predecessors};
 use super::queues::{Queues, Waiting};
@@ -45,21 +45,54 @@ impl EventState {
 }
 
 impl Core {
-    /// The second half of a free of a block with recorded streams. The block is `Pending`, and `uses` were taken
+    /// The second half of a free of a block that one other stream uses: it is `Pending`, and the use was taken
     /// from it.
-    pub(crate) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
-        let mut events = self.events.state.lock();
-        if self.attention() & attention::EVENTS == 0 {
-            self.attend(attention::EVENTS);
-        }
+    pub(super) fn free_used(&self, shard: &Shard, block: BlockId, stream: Stream) -> DeviceResult<()> {
+        let mut events = self.expect_events();
         if self.any_pool_active() {
-            shard.lock().put_uses_back(block, uses, 0);
-            let block = self.block_ref(shard, block);
-            let markers = self.free_markers(&block);
-            events.deferred.push(Deferred { block, markers });
+            self.defer(&mut events, shard, block, Uses::of_one(stream));
+            return Ok(());
+        }
+        if let Err(error) = self.insert_event(&mut events, shard, block, stream) {
+            self.keep_back(&mut events, shard, block, Uses::of_one(stream), 0);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// The same for a block with several uses.
+    pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
+        let mut events = self.expect_events();
+        if self.any_pool_active() {
+            self.defer(&mut events, shard, block, uses);
             return Ok(());
         }
         self.insert_events(&mut events, shard, block, uses)
+    }
+
+    /// Every malloc looks for events from now on.
+    fn expect_events(&self) -> MutexGuard<'_, EventState> {
+        let events = self.events.state.lock();
+        if self.attention() & attention::EVENTS == 0 {
+            self.attend(attention::EVENTS);
+        }
+        events
+    }
+
+    /// Freed while some pool is active: its events must wait.
+    #[cold]
+    fn defer(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Uses) {
+        shard.lock().put_uses_back(block, uses, 0);
+        let block = self.block_ref(shard, block);
+        let markers = self.free_markers(&block);
+        events.deferred.push(Deferred { block, markers });
+    }
+
+    /// No event could be recorded for the use after the first `done`: the block is kept for another try.
+    #[cold]
+    fn keep_back(&self, events: &mut EventState, shard: &Shard, block: BlockId, uses: Uses, done: usize) {
+        shard.lock().put_uses_back(block, uses, done);
+        events.deferred.push(Deferred { block: self.block_ref(shard, block), markers: None });
     }
 
     fn block_ref(&self, shard: &Shard, block: BlockId) -> BlockRef {
@@ -82,15 +115,25 @@ impl Core {
             events.queues.push(stream, Waiting { event, shard: shard.index, block });
         }
         for (done, &stream) in uses.streams.iter().enumerate() {
-            match self.record_event(&mut events.spare, stream) {
-                Ok(event) => events.queues.push(stream, Waiting { event, shard: shard.index, block }),
-                Err(error) => {
-                    shard.lock().put_uses_back(block, uses, done);
-                    events.deferred.push(Deferred { block: self.block_ref(shard, block), markers: None });
-                    return Err(error);
-                }
+            if let Err(error) = self.insert_event(events, shard, block, stream) {
+                self.keep_back(events, shard, block, uses, done);
+                return Err(error);
             }
         }
+        Ok(())
+    }
+
+    /// Records one event that the block waits for.
+    #[inline]
+    fn insert_event(
+        &self,
+        events: &mut EventState,
+        shard: &Shard,
+        block: BlockId,
+        stream: Stream,
+    ) -> DeviceResult<()> {
+        let event = self.record_event(&mut events.spare, stream)?;
+        events.queues.push(stream, Waiting { event, shard: shard.index, block });
         Ok(())
     }
 
@@ -115,7 +158,14 @@ impl Core {
         if self.any_pool_active() {
             return Ok(());
         }
-        self.convert_deferred(&mut events);
+        // Not right after the last event is done: a program that records streams will soon have another.
+        if events.is_idle() {
+            self.relax(attention::EVENTS);
+            return Ok(());
+        }
+        if !events.deferred.is_empty() {
+            self.convert_deferred(&mut events);
+        }
         let EventState { queues, spare, .. } = &mut *events;
         for at in 0..queues.len() {
             while let Some(front) = queues.front(at) {
@@ -127,9 +177,6 @@ impl Core {
                     self.event_done(&waiting);
                 }
             }
-        }
-        if events.is_idle() {
-            self.relax(attention::EVENTS);
         }
         Ok(())
     }
@@ -153,10 +200,8 @@ impl Core {
         self.device.device_synchronize()?;
         for Deferred { block, .. } in blocks.drain(..) {
             let mut state = block.shard.lock();
-            state.uses.remove(&block.block);
-            let record = &mut state.slab[block.block];
-            record.has_uses = false;
-            let done = record.events == 0;
+            state.drop_uses(block.block);
+            let done = state.slab[block.block].events == 0;
             drop(state);
             if done {
                 self.complete(&block.shard, block.block);

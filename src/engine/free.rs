@@ -1,9 +1,10 @@
 //! free and record_stream [spec 5, 6.1].
 
+use super::Core;
+use super::addresses::Given;
 use super::shard::ShardState;
 use super::shards::Shard;
 use super::uses::Uses;
-use super::{Core, attention};
 use crate::device::{DeviceError, DeviceResult, Event, Stream};
 use crate::pool::block::BlockId;
 
@@ -13,8 +14,10 @@ pub(crate) enum Freed {
     Done,
     /// The statistics need every shard's lock.
     NeedsCredit,
-    /// Other streams use the block, which is pending.
-    HasUses(Uses),
+    /// Another stream uses the block, which is pending.
+    UsedBy(Stream),
+    /// The same for several, or for uses of another kind. Boxed, so that what every free returns is small.
+    HasUses(Box<Uses>),
     /// It came from the driver, past the cache.
     Uncached,
 }
@@ -28,6 +31,19 @@ impl Core {
             Freed::Done => Ok(()),
             left => self.finish_free(shard, id, addr, left),
         }
+    }
+
+    /// Frees a block that was given out by address; `false` if none is known there.
+    #[inline]
+    pub(crate) fn free_address(&self, addr: u64) -> DeviceResult<bool> {
+        let Some(Given { shard, mut state, block, entry }) = self.given(addr) else { return Ok(false) };
+        entry.clear();
+        let freed = self.free_locked(&mut state, block);
+        drop(state);
+        if !matches!(freed, Freed::Done) {
+            self.finish_free(shard, block, addr, freed)?;
+        }
+        Ok(true)
     }
 
     /// The part of a free that needs the shard's lock.
@@ -52,7 +68,10 @@ impl Core {
     fn free_other(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if state.slab[id].has_uses {
             state.request_free(id, &self.shared);
-            return Freed::HasUses(state.take_uses(id, false));
+            return match state.take_single_use(id) {
+                Some(stream) => Freed::UsedBy(stream),
+                None => Freed::HasUses(Box::new(state.take_uses(id, false))),
+            };
         }
         if state.free_now(id, &self.shared).is_ok() {
             return Freed::Done;
@@ -81,18 +100,29 @@ impl Core {
                 self.complete(shard, block);
                 Ok(())
             }
-            Freed::HasUses(uses) => self.free_with_uses(shard, block, uses),
+            Freed::UsedBy(stream) => self.free_used(shard, block, stream),
+            Freed::HasUses(uses) => self.free_with_uses(shard, block, *uses),
         }
     }
 
     /// Notes that `stream` uses a live block too.
     pub(crate) fn record_stream(&self, shard: &Shard, id: BlockId, stream: Stream) {
-        if stream == shard.stream {
-            return;
+        if stream != shard.stream {
+            self.note_use(&mut shard.lock_hot(), id, stream);
         }
-        let active = self.attention() & attention::POOLS != 0;
-        let mut state = shard.lock();
-        state.add_use(id, stream, active);
+    }
+
+    /// The same for one that was given out by address; nothing for one from past the cache.
+    pub(crate) fn record_stream_given(&self, mut given: Given<'_>, stream: Stream) {
+        if stream != given.shard.stream && !given.block.is_none() {
+            self.note_use(&mut given.state, given.block, stream);
+        }
+    }
+
+    fn note_use(&self, state: &mut ShardState, id: BlockId, stream: Stream) {
+        // The block may be the one that a free would park.
+        state.settle_lazy(&self.shared);
+        state.add_use(id, stream, self.any_pool_active());
     }
 }
 
@@ -102,12 +132,12 @@ impl Shard {
     pub(crate) fn await_event(&self, id: BlockId, stream: Stream, event: Event) {
         let mut state = self.lock();
         state.slab[id].has_uses = true;
-        state.uses.entry(id).or_default().recorded.push((stream, event));
+        state.uses.entry(id).recorded.push((stream, event));
     }
 
     /// Takes back that `stream` uses a block: an event that the block awaits stands for it.
     pub(crate) fn forget_stream(&self, id: BlockId, stream: Stream) {
-        if let Some(uses) = self.lock().uses.get_mut(&id) {
+        if let Some(uses) = self.lock().uses.known(id) {
             uses.streams.retain(|known| *known != stream);
             uses.during_activity.retain(|known| *known != stream);
         }

@@ -4,7 +4,7 @@
 //!
 //! 1. `growth`: one slow path at a time; held over driver calls; no hit needs it
 //! 2. `events`: pending frees; taken by a hit only while some are pending
-//! 3. `pools`, `ledger`: short, never over a driver call
+//! 3. `pools`, `ledger`, `far_addresses`: short, never over a driver call
 //! 4. shards, all of them only in order of creation: what a hit needs
 //! 5. the bank of credit, the scopes
 //!
@@ -78,7 +78,7 @@ pub use self::private::Upstream;
 pub use self::release::{EmptyCacheReport, KeptReason, KeptSegment};
 pub use self::scope::ScopeStats;
 
-pub(crate) use self::addresses::Place;
+pub(crate) use self::addresses::{Given, Place};
 pub(crate) use self::fork::Birth;
 pub(crate) use self::free::Freed;
 pub(crate) use self::private::{Activity, next_capture_pool, next_user_pool};

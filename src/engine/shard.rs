@@ -11,11 +11,11 @@ use super::counters::{Change, Counters, NeedCredit};
 use super::lazy::Lazy;
 use super::shared::Shared;
 use super::trace::{Recorded, Ring};
-use super::uses::Uses;
+use super::uses::UseTable;
 use crate::device::Stream;
 use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
-use crate::pool::block::{Block, BlockId, BlockMap, Slab, State};
+use crate::pool::block::{Block, BlockId, Slab, State};
 use crate::pool::chain;
 use crate::pool::set::FreeSet;
 use crate::size::Rules;
@@ -97,7 +97,7 @@ pub(crate) struct ShardState {
     /// Moves with every change of the free sets, so that a slow path sees whether to search again.
     pub(crate) epoch: u64,
     /// Streams recorded on blocks, by block.
-    pub(super) uses: BlockMap<Uses>,
+    pub(super) uses: UseTable,
     pub(super) default: PoolPart,
     private: HashMap<u32, PoolPart>,
 }
@@ -119,7 +119,7 @@ impl ShardState {
             uncached: 0,
             closing: false,
             epoch: 0,
-            uses: BlockMap::default(),
+            uses: UseTable::default(),
             default: PoolPart::new(),
             private: HashMap::new(),
         }

@@ -6,7 +6,7 @@ use super::counters::NeedCredit;
 use super::shard::ShardState;
 use super::shared::Shared;
 use crate::device::{Event, Stream};
-use crate::pool::block::{BlockId, State};
+use crate::pool::block::{BlockId, BlockMap, State};
 
 /// Streams other than its own that use a block.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -20,16 +20,86 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
+    pub(super) fn of_one(stream: Stream) -> Self {
+        Uses { streams: SmallVec::from_slice(&[stream]), ..Uses::default() }
+    }
+
     fn events(&self) -> u32 {
         (self.streams.len() + self.recorded.len()) as u32
     }
 }
 
+/// The uses of a shard's blocks. A block's `has_uses` says whether it has an entry, which may be empty.
+#[derive(Debug, Default)]
+pub(crate) struct UseTable {
+    /// By block, one stream that was recorded while no pool was active: nearly all uses are that.
+    single: Vec<Option<Stream>>,
+    /// All others.
+    several: BlockMap<Uses>,
+}
+
+impl UseTable {
+    /// Adds a stream to a block that has no entry.
+    #[inline]
+    fn add_first(&mut self, id: BlockId, stream: Stream) {
+        let at = id.0 as usize;
+        if at >= self.single.len() {
+            self.single.resize(at + 1, None);
+        }
+        self.single[at] = Some(stream);
+    }
+
+    fn is_single(&self, id: BlockId, stream: Stream) -> bool {
+        self.single.get(id.0 as usize) == Some(&Some(stream))
+    }
+
+    #[inline]
+    fn take_single(&mut self, id: BlockId) -> Option<Stream> {
+        self.single.get_mut(id.0 as usize)?.take()
+    }
+
+    /// What is known of a block.
+    pub(super) fn of(&self, id: BlockId) -> Option<Uses> {
+        let single = self.single.get(id.0 as usize).copied().flatten();
+        single.map(Uses::of_one).or_else(|| self.several.get(&id).cloned())
+    }
+
+    /// A block's entry, if it has one.
+    pub(super) fn known(&mut self, id: BlockId) -> Option<&mut Uses> {
+        if let Some(stream) = self.take_single(id) {
+            self.several.insert(id, Uses::of_one(stream));
+        }
+        self.several.get_mut(&id)
+    }
+
+    /// A block's entry, made if need be.
+    pub(super) fn entry(&mut self, id: BlockId) -> &mut Uses {
+        let single = self.take_single(id);
+        self.several.entry(id).or_insert_with(|| single.map(Uses::of_one).unwrap_or_default())
+    }
+
+    pub(super) fn remove(&mut self, id: BlockId) -> Option<Uses> {
+        self.take_single(id).map(Uses::of_one).or_else(|| self.several.remove(&id))
+    }
+}
+
 impl ShardState {
     /// Notes that `stream` uses a live block too.
+    #[inline]
     pub(super) fn add_use(&mut self, id: BlockId, stream: Stream, during_activity: bool) {
-        self.slab[id].has_uses = true;
-        let uses = self.uses.entry(id).or_default();
+        if std::mem::replace(&mut self.slab[id].has_uses, true) || during_activity {
+            self.add_another_use(id, stream, during_activity);
+        } else {
+            self.uses.add_first(id, stream);
+        }
+    }
+
+    #[cold]
+    fn add_another_use(&mut self, id: BlockId, stream: Stream, during_activity: bool) {
+        if !during_activity && self.uses.is_single(id, stream) {
+            return;
+        }
+        let uses = self.uses.entry(id);
         if let Err(at) = uses.streams.binary_search(&stream) {
             uses.streams.insert(at, stream);
         }
@@ -38,10 +108,20 @@ impl ShardState {
         }
     }
 
+    /// The same as [`take_uses`](Self::take_uses) for a block with one; `None`, and nothing is done, for others.
+    #[inline]
+    pub(super) fn take_single_use(&mut self, id: BlockId) -> Option<Stream> {
+        let stream = self.uses.take_single(id)?;
+        let block = &mut self.slab[id];
+        block.has_uses = false;
+        block.events += 1;
+        Some(stream)
+    }
+
     /// Takes a pending block's uses out, to give each an event; it counts as waiting for them from now on.
     /// `forget` drops those that were recorded while some pool was active.
     pub(super) fn take_uses(&mut self, id: BlockId, forget: bool) -> Uses {
-        let mut uses = self.uses.remove(&id).unwrap_or_default();
+        let mut uses = self.uses.remove(id).unwrap_or_default();
         if forget {
             let forgotten = std::mem::take(&mut uses.during_activity);
             uses.streams.retain(|s| !forgotten.contains(s));
@@ -59,7 +139,13 @@ impl ShardState {
         let block = &mut self.slab[id];
         block.events -= uses.events();
         block.has_uses = true;
-        self.uses.insert(id, uses);
+        *self.uses.entry(id) = uses;
+    }
+
+    /// Drops a block's uses without an event.
+    pub(super) fn drop_uses(&mut self, id: BlockId) {
+        self.uses.remove(id);
+        self.slab[id].has_uses = false;
     }
 
     /// One of a block's events is done; the last one completes the free. Changes nothing where credit is missing.

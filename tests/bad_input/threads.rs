@@ -1,6 +1,6 @@
 //! Threads that hammer one allocator: the books are right in the end, and so are the peaks.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -112,6 +112,49 @@ fn freed_by_other_threads() {
     // Frees with recorded streams are done once their events are.
     allocator.empty_cache().unwrap();
     check(&allocator);
+    drop(allocator);
+    device.assert_clean();
+}
+
+/// Whoever is faster frees it, or makes a handle of it; the others are told.
+#[test]
+fn one_address_is_freed_once() {
+    let (device, allocator) = fresh();
+    // Without a word of other shards in between, so that blocks are parked; and with, so that they are not.
+    let stream = |round: usize| Stream::from_raw(if round < ROUNDS { 8 } else { 8 * (round % 3) as u64 });
+    let (start, end) = (Barrier::new(THREADS), Barrier::new(THREADS));
+    let (address, freed) = (AtomicU64::new(0), AtomicUsize::new(0));
+    thread::scope(|s| {
+        for t in 0..THREADS {
+            let (allocator, start, end, address, freed) = (&allocator, &start, &end, &address, &freed);
+            s.spawn(move || {
+                for round in 0..2 * ROUNDS {
+                    if t == 0 {
+                        let bytes = size(round, round);
+                        address.store(allocator.alloc_raw(bytes, stream(round)).unwrap(), Ordering::Relaxed);
+                    }
+                    start.wait();
+                    let mine = address.load(Ordering::Relaxed);
+                    if (t + round) % 3 == 0 {
+                        // It may be too late.
+                        let _ = allocator.record_stream_raw(mine, Stream::from_raw(99));
+                    }
+                    let done = match (t + round) % 2 {
+                        0 => allocator.adopt_raw(mine).map(drop),
+                        _ => allocator.free_raw(mine),
+                    };
+                    freed.fetch_add(usize::from(done.is_ok()), Ordering::Relaxed);
+                    end.wait();
+                }
+            });
+        }
+    });
+    assert_eq!(freed.into_inner(), 2 * ROUNDS);
+    allocator.empty_cache().unwrap();
+    allocator.verify().unwrap();
+    let stats = allocator.memory_stats();
+    let count = 2 * ROUNDS as i64;
+    assert_eq!((stats.allocation.all.allocated, stats.allocation.all.freed), (count, count));
     drop(allocator);
     device.assert_clean();
 }

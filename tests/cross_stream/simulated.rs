@@ -1,7 +1,8 @@
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gpucache::device::Stream;
-use gpucache::device::sim::SimDevice;
+use gpucache::device::sim::{CallKind, SimCall, SimDevice};
 use gpucache::{Allocator, Config, TypedAllocation};
 
 use super::naive::Naive;
@@ -95,6 +96,39 @@ fn no_order_of_events_lets_data_be_spoiled() {
     drop(live);
     sim.release_all();
     allocator.verify().unwrap();
+    drop(allocator);
+    sim.assert_clean();
+}
+
+/// Five blocks wait at any time, and one event is done per pair: one query finds it, the next ends the search.
+#[test]
+fn a_recorded_pair_is_one_record_and_two_queries() {
+    let (sim, a, b) = device();
+    let allocator = Allocator::simulated(sim.clone());
+    let mut pending = VecDeque::new();
+    for round in 0..100 {
+        if pending.len() == 5 {
+            sim.complete_event(pending.pop_front().unwrap()).unwrap();
+        }
+        sim.reset_calls();
+        sim.start_log();
+        let block = allocator.alloc_on(4096, a).unwrap();
+        block.record_stream(b);
+        sim.stick_next_event();
+        drop(block);
+        let recorded = sim.take_log().into_iter().find_map(|logged| match logged.call {
+            SimCall::EventRecord { event, .. } => Some(event),
+            _ => None,
+        });
+        pending.push_back(recorded.unwrap());
+        if round > 10 {
+            assert_eq!((sim.calls(CallKind::EventRecord), sim.calls(CallKind::EventQuery)), (1, 2));
+            assert_eq!(sim.total_calls(), 3);
+        }
+    }
+    for event in pending {
+        sim.complete_event(event).unwrap();
+    }
     drop(allocator);
     sim.assert_clean();
 }
