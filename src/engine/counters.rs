@@ -1,12 +1,10 @@
 //! The statistics that a cache hit moves, kept per shard, with exact process-wide peaks.
 //!
 //! A peak is a property of the sum over all shards. To keep it exact without sharing a cache line on every
-//! call, each shard holds *credit*: it may grow up to its `limit` on its own, and the limits of all shards plus
-//! the [bank](super::bank)'s `spare` never exceed the known peak. A shard that needs more takes it from the bank;
-//! when the bank is empty, it calls in what the other shards do not use, one after the other; when that does not
-//! suffice, all shards are locked, the sum is taken and the peak moves if the sum passed it.
+//! call, each shard holds [credit](super::credit): it may grow up to its `limit` on its own, and the limits of all
+//! shards together never exceed the known peak.
 
-use super::bank::Bank;
+use super::credit::{Asked, Lack};
 use crate::observe::snapshot::PoolKind;
 
 /// How many statistics there are per pool kind.
@@ -119,21 +117,16 @@ pub(crate) struct Counters {
     lost: Sums,
     /// Whether this is the device's only shard.
     pub(super) sole: bool,
-    /// Frees until unused credit is looked at.
-    until_look: u8,
     /// Values at the last reset of the sums, and what was pending then.
     base: Sums,
     base_pending: [Pending; 2],
     pending: [Pending; 2],
     /// How far a value may go without asking. While this is the only shard, it is the peak itself.
     pub(super) limit: Rows,
-    /// Unused credit far above this goes back to the bank.
-    pub(super) keep: Rows,
+    /// What the last refused operation lacked; empty once that was looked at.
+    pub(super) lack: Lack,
+    pub(super) asked: Asked,
 }
-
-/// Every so many frees, unused credit is looked at: a credit that is missing at once costs more than one that is
-/// returned late.
-const LOOK_EVERY: u8 = 16;
 
 impl Counters {
     pub(crate) fn new(sole: bool) -> Self {
@@ -143,12 +136,12 @@ impl Counters {
             gained: Default::default(),
             lost: Default::default(),
             sole,
-            until_look: LOOK_EVERY,
             base: Default::default(),
             base_pending: Default::default(),
             pending: Default::default(),
             limit: Rows::default(),
-            keep: Rows::default(),
+            lack: Lack::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -226,12 +219,7 @@ impl Counters {
 
     /// A block is handed out. Changes nothing where credit is missing.
     #[inline]
-    pub(crate) fn hand_out(
-        &mut self,
-        kind: PoolKind,
-        change: &Change,
-        bank: &Bank,
-    ) -> Result<(), NeedCredit> {
+    pub(crate) fn hand_out(&mut self, kind: PoolKind, change: &Change) -> Result<(), NeedCredit> {
         let row = row(kind);
         let fits = self.count_room[row] > 0
             && self.count_room[ALL] > 0
@@ -239,7 +227,7 @@ impl Counters {
             && self.fits(row, REQUESTED, change.requested)
             && self.splits_fit(row, change);
         if !fits || change.oversize {
-            self.raise_for(row, [1, change.bytes, change.requested], change, bank)?;
+            self.raise_for(row, [1, change.bytes, change.requested], change)?;
         }
         self.count(row, 1);
         self.gained[COUNT][row] += 1;
@@ -265,31 +253,25 @@ impl Counters {
     }
 
     /// A pending block becomes free. Changes nothing where credit is missing.
-    pub(crate) fn complete_free(
-        &mut self,
-        kind: PoolKind,
-        change: &Change,
-        bank: &Bank,
-    ) -> Result<(), NeedCredit> {
+    pub(crate) fn complete_free(&mut self, kind: PoolKind, change: &Change) -> Result<(), NeedCredit> {
         let row = row(kind);
         if !self.splits_fit(row, change) {
-            self.raise_for(row, [0; 3], change, bank)?;
+            self.raise_for(row, [0; 3], change)?;
         }
         self.lose(row, REQUESTED, change.requested);
         self.shift_splits(row, change);
         self.pending[row].count -= 1;
         self.pending[row].bytes -= change.bytes;
         self.publish();
-        self.return_surplus(row, bank);
         Ok(())
     }
 
     /// Both at once. Changes nothing where credit is missing.
     #[inline]
-    pub(crate) fn free(&mut self, kind: PoolKind, change: &Change, bank: &Bank) -> Result<(), NeedCredit> {
+    pub(crate) fn free(&mut self, kind: PoolKind, change: &Change) -> Result<(), NeedCredit> {
         let row = row(kind);
         if !self.splits_fit(row, change) {
-            self.raise_for(row, [0; 3], change, bank)?;
+            self.raise_for(row, [0; 3], change)?;
         }
         self.count(row, -1);
         self.lost[COUNT][row] += 1;
@@ -299,7 +281,6 @@ impl Counters {
         if change.oversize {
             self.lose(row, OVERSIZE, 1);
         }
-        self.return_surplus(row, bank);
         Ok(())
     }
 
@@ -341,88 +322,60 @@ impl Counters {
         row: usize,
         [count, bytes, requested]: [i64; 3],
         change: &Change,
-        bank: &Bank,
     ) -> Result<(), NeedCredit> {
         let oversize = if count > 0 { i64::from(change.oversize) } else { 0 };
         let more = [count, bytes, count, bytes, requested, change.split, change.split_bytes, oversize];
-        self.raise(row, &more, bank)
+        self.raise(row, &more)
     }
 
-    /// Makes room for `more` of each counter; the values are still those before.
+    /// Makes room for `more` of each counter where this is the only shard; elsewhere notes what is missing. The
+    /// values are still those before.
     #[cold]
-    fn raise(&mut self, row: usize, more: &[i64; COUNTERS], bank: &Bank) -> Result<(), NeedCredit> {
-        let mut bank = if self.sole { None } else { Some(bank.lock()) };
-        let mut enough = true;
+    fn raise(&mut self, row: usize, more: &[i64; COUNTERS]) -> Result<(), NeedCredit> {
+        self.lack = Lack::default();
         for row in [row, ALL] {
             for counter in EVERY {
                 let i = counter as usize;
-                let need = self.value(row, counter) + more[i] - self.limit[row][i];
+                let need = more[i] - self.unused(row, counter);
                 if more[i] <= 0 || need <= 0 {
                     continue;
                 }
-                let Some(bank) = &mut bank else {
+                if self.sole {
                     self.limit[row][i] += need;
-                    continue;
-                };
-                let spare = &mut bank.spare[row][i];
-                let take = (need + self.keep[row][i] / 2).min(*spare).max(0);
-                *spare -= take;
-                self.limit[row][i] += take;
-                enough &= take >= need;
-            }
-        }
-        self.share_out(row, more);
-        if enough { Ok(()) } else { Err(NeedCredit) }
-    }
-
-    #[inline]
-    fn return_surplus(&mut self, row: usize, bank: &Bank) {
-        self.until_look -= 1;
-        if self.until_look == 0 {
-            self.until_look = LOOK_EVERY;
-            if !self.sole && self.is_rich(row) {
-                self.give_back(&[row, ALL], bank, |keep| keep);
-            }
-        }
-    }
-
-    fn unused(&self, row: usize, counter: Counter) -> i64 {
-        self.limit[row][counter as usize] - self.value(row, counter)
-    }
-
-    fn is_rich(&self, row: usize) -> bool {
-        // A lifted limit is no credit to give back: the bank settles anew right after.
-        if self.limit[ALL][AllocatedBytes as usize] == LIFTED {
-            return false;
-        }
-        let rich = |row: usize| EVERY.iter().any(|&c| self.unused(row, c) > 2 * self.keep[row][c as usize]);
-        rich(row) || rich(ALL)
-    }
-
-    /// Gives all unused credit to the bank: another shard has none.
-    pub(super) fn surrender(&mut self, bank: &Bank) {
-        self.give_back(&[0, 1, ALL], bank, |_| 0);
-    }
-
-    #[cold]
-    fn give_back(&mut self, rows: &[usize], bank: &Bank, left: impl Fn(i64) -> i64) {
-        let mut bank = bank.lock();
-        for &row in rows {
-            for counter in EVERY {
-                let i = counter as usize;
-                let surplus = self.unused(row, counter) - left(self.keep[row][i]);
-                if surplus > 0 {
-                    self.limit[row][i] -= surplus;
-                    bank.spare[row][i] += surplus;
+                } else {
+                    self.lack.set(row, counter, need);
                 }
             }
         }
-        self.publish();
+        self.share_out(row, more);
+        if self.lack.is_empty() { Ok(()) } else { Err(NeedCredit) }
     }
 
-    /// Lets the next operation pass; only while every shard is locked, and followed by [`Bank::settle`].
-    pub(crate) fn lift(&mut self) {
-        self.limit = [[LIFTED; COUNTERS]; 3];
+    pub(super) fn unused(&self, row: usize, counter: Counter) -> i64 {
+        self.limit[row][counter as usize] - self.value(row, counter)
+    }
+
+    /// Gives credit away, at most what is unused; or gets some (below 0). To be [published](Counters::publish).
+    pub(super) fn give(&mut self, row: usize, counter: Counter, amount: i64) {
+        self.limit[row][counter as usize] -= amount;
+    }
+
+    /// Lets the next operation pass, and returns the limits until then; only while every shard is locked, and
+    /// followed by [`lower`](Counters::lower).
+    pub(super) fn lift(&mut self) -> Rows {
+        let before = std::mem::replace(&mut self.limit, [[LIFTED; COUNTERS]; 3]);
+        self.publish();
+        before
+    }
+
+    /// Ends [`lift`](Counters::lift): the limits are what they were, or the values where these are beyond them.
+    pub(super) fn lower(&mut self, before: &Rows) {
+        for (row, before) in before.iter().enumerate() {
+            for counter in EVERY {
+                let i = counter as usize;
+                self.limit[row][i] = before[i].max(self.value(row, counter));
+            }
+        }
         self.publish();
     }
 

@@ -57,7 +57,7 @@ impl Core {
             return Freed::Done;
         }
         state.settle_lazy(&self.shared);
-        if state.free_plain(id, &self.shared) {
+        if state.free_plain(id) {
             return Freed::Done;
         }
         self.free_other(state, id)

@@ -3,10 +3,8 @@
 //! That is what nearly every call is, so it goes without the questions whose answers are known here. The steps are
 //! those of [`super::shard`], which serves everything else; each of the two ways takes the other's blocks.
 
-
 use super::counters::Change;
 use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
-use super::shared::Shared;
 use crate::pool::block::{BlockId, State};
 use crate::pool::chain;
 use crate::size::Rules;
@@ -14,7 +12,7 @@ use crate::size::Rules;
 impl ShardState {
     /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
     #[inline]
-    pub(super) fn take_plain(&mut self, request: &Request, shared: &Shared) -> Option<Grant> {
+    pub(super) fn take_plain(&mut self, request: &Request) -> Option<Grant> {
         let kind = request.kind;
         let index = self.default.set(kind).ordinary();
         let id = index.best_fit(request.rounded)?;
@@ -30,7 +28,7 @@ impl ShardState {
             split_bytes: if was_split { 0 } else { whole as i64 } - size as i64,
             oversize: false,
         };
-        self.counters.hand_out(kind, &change, &shared.bank).ok()?;
+        self.counters.hand_out(kind, &change).ok()?;
         let index = self.default.set(kind).ordinary();
         index.remove_first(&mut self.slab, id);
         let taken = if split {
@@ -55,7 +53,7 @@ impl ShardState {
 
     /// Takes a live block back. `false`, and nothing has changed: it is no plain one, or credit is missing.
     #[inline]
-    pub(super) fn free_plain(&mut self, id: BlockId, shared: &Shared) -> bool {
+    pub(super) fn free_plain(&mut self, id: BlockId) -> bool {
         let block = &self.slab[id];
         if !self.plain
             || block.pool != DEFAULT_POOL
@@ -68,7 +66,7 @@ impl ShardState {
         let kind = block.kind;
         let (prev, next) = self.free_neighbours(id);
         let change = self.free_change(id, prev, next);
-        if self.counters.free(kind, &change, &shared.bank).is_err() {
+        if self.counters.free(kind, &change).is_err() {
             return false;
         }
         self.live -= 1;

@@ -7,6 +7,7 @@
 //! ([`ShardState::settle_lazy`], called by [`Shard::lock`](super::shards::Shard::lock)).
 
 use super::counters::Change;
+use super::credit::Owed;
 use super::shard::{Grant, Request, ShardState};
 use super::shared::Shared;
 use super::trace::Recorded;
@@ -112,6 +113,20 @@ impl ShardState {
         Some(grant)
     }
 
+    #[inline]
+    pub(super) fn is_parked(&self) -> bool {
+        self.lazy.parked
+    }
+
+    /// What the counters need when the watched block comes back for good.
+    pub(super) fn owed(&self) -> Owed {
+        let lazy = &self.lazy;
+        if lazy.block.is_none() {
+            return Owed::default();
+        }
+        Owed::when_undone(self.slab[lazy.block].kind, lazy.split, lazy.split_bytes)
+    }
+
     /// Brings the counters up to date and files a parked block; nothing is watched then.
     #[inline]
     pub(crate) fn settle_lazy(&mut self, shared: &Shared) {
@@ -141,7 +156,7 @@ impl ShardState {
         let (prev, next) = self.free_neighbours(id);
         let change = self.free_change(id, prev, next);
         // Every value goes back to where it was before the hand-out, the last thing that happened.
-        let freed = self.counters.free(kind, &change, &shared.bank);
+        let freed = self.counters.free(kind, &change);
         debug_assert!(freed.is_ok(), "no credit can be missing");
         self.file_freed(id, prev, next, shared);
     }

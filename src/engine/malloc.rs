@@ -38,7 +38,7 @@ impl ShardState {
             return None;
         }
         self.settle_lazy(shared);
-        self.take_plain(&request, shared)
+        self.take_plain(&request)
     }
 }
 

@@ -5,8 +5,9 @@
 //! 1. `growth`: one slow path at a time; held over driver calls; no hit needs it
 //! 2. `events`: pending frees; taken by a hit only while some are pending
 //! 3. `pools`, `ledger`, `far_addresses`: short, never over a driver call
-//! 4. shards, all of them only in order of creation: what a hit needs
-//! 5. the bank of credit, the scopes
+//! 4. the queue for credit, only over shards
+//! 5. shards, all of them only in order of creation: what a hit needs
+//! 6. the peaks, the scopes
 //!
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
@@ -17,6 +18,7 @@ mod capture;
 mod checkpoint;
 mod close;
 mod counters;
+mod credit;
 mod events;
 mod evidence;
 mod expandable;
@@ -31,6 +33,7 @@ mod idle;
 mod inspect;
 mod lazy;
 mod ledger;
+mod lending;
 mod limits;
 mod lock;
 mod malloc;

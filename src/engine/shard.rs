@@ -252,7 +252,7 @@ impl ShardState {
         let (split, free) = (size < block.size, block.state == State::Free);
         let (pool, kind) = (block.pool, block.kind);
         let change = hand_out_change(block, size, split, request.bytes, size >= self.rules.max_split);
-        self.counters.hand_out(kind, &change, &shared.bank)?;
+        self.counters.hand_out(kind, &change)?;
 
         let taken = match (free, split) {
             (true, true) => self.with_set(pool, kind, |set, slab| set.cut(slab, id, size)),
@@ -347,7 +347,7 @@ impl ShardState {
         let change = self.free_change(id, prev, next);
         let block = &self.slab[id];
         let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
-        self.counters.free(kind, &change, &shared.bank)?;
+        self.counters.free(kind, &change)?;
         self.live -= 1;
         self.leave_scopes(id, shared);
         self.record_as(Recorded::Free, addr, requested, site);
@@ -382,7 +382,7 @@ impl ShardState {
         let change = self.free_change(id, prev, next);
         let block = &self.slab[id];
         let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
-        self.counters.complete_free(kind, &change, &shared.bank)?;
+        self.counters.complete_free(kind, &change)?;
         self.record(TraceAction::FreeCompleted, addr, requested, site);
         self.file_freed(id, prev, next, shared);
         Ok(())

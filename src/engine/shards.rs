@@ -1,5 +1,6 @@
 //! The shards of one device: found by stream without a lock, made on first use, never removed.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::RwLock;
@@ -7,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::Core;
 use super::counters::{Counters, NeedCredit};
+use super::lending::Queue;
 use super::lock::{ShardGuard, ShardMutex};
 use super::shard::ShardState;
 use super::shared::Shared;
@@ -25,6 +27,8 @@ pub(crate) struct Shard {
     /// Whose shard it is.
     pub(crate) core: Weak<Core>,
     shared: Arc<Shared>,
+    /// Index of the shard that had credit to lend last.
+    pub(super) lender: AtomicU32,
     state: ShardMutex<ShardState>,
 }
 
@@ -40,6 +44,11 @@ impl Shard {
     #[inline]
     pub(crate) fn lock_hot(&self) -> ShardGuard<'_, ShardState> {
         self.state.lock()
+    }
+
+    /// [`lock_hot`](Shard::lock_hot), unless somebody has the lock.
+    pub(super) fn try_lock_hot(&self) -> Option<ShardGuard<'_, ShardState>> {
+        self.state.try_lock()
     }
 }
 
@@ -57,6 +66,10 @@ pub(crate) struct Shards {
     buckets: [OnceLock<Box<Node>>; BUCKETS],
     /// In order of creation, which is the order of locking.
     list: RwLock<Vec<Arc<Shard>>>,
+    /// Those whom no single shard can lend.
+    pub(super) queue: Queue,
+    /// How many there are.
+    count: AtomicU32,
     /// The first shards by index, without a lock.
     indexed: [OnceLock<Arc<Shard>>; INDEXED],
 }
@@ -70,6 +83,8 @@ impl Shards {
         Shards {
             buckets: [const { OnceLock::new() }; BUCKETS],
             list: RwLock::new(Vec::new()),
+            queue: Queue::default(),
+            count: AtomicU32::new(0),
             indexed: [const { OnceLock::new() }; INDEXED],
         }
     }
@@ -107,8 +122,14 @@ impl Shards {
         }
         let state = fresh(Counters::new(list.is_empty()));
         let index = list.len() as u32;
-        let shard =
-            Arc::new(Shard { stream, index, core, shared: shared.clone(), state: ShardMutex::new(state) });
+        let shard = Arc::new(Shard {
+            stream,
+            index,
+            core,
+            shared: shared.clone(),
+            lender: AtomicU32::new(0),
+            state: ShardMutex::new(state),
+        });
         list.push(shard.clone());
         if let Some(slot) = self.indexed.get(index as usize) {
             slot.get_or_init(|| shard.clone());
@@ -117,7 +138,13 @@ impl Shards {
         while let Some(node) = cell.get() {
             cell = &node.next;
         }
+        self.count.store(index + 1, Ordering::Release);
         &cell.get_or_init(|| Box::new(Node { shard, next: OnceLock::new() })).shard
+    }
+
+    /// How many shards there are.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
     }
 
     /// The shard at a place in the order of creation.
@@ -143,49 +170,6 @@ impl Shards {
         let mut states: AllStates<'_> = list.iter().map(|s| s.lock()).collect();
         f(&mut states)
     }
-
-    /// Runs a step that a shard lacked credit for: what the others do not use is called in, one after the other,
-    /// until it suffices; where it does not, every shard is locked.
-    pub(crate) fn with_credit<R>(
-        &self,
-        shard: &Shard,
-        shared: &Shared,
-        mut step: impl FnMut(&mut ShardState) -> Result<R, NeedCredit>,
-    ) -> Option<R> {
-        let after = (shard.index + 1..).map_while(|i| self.at(i));
-        let before = (0..shard.index).map_while(|i| self.at(i));
-        for donor in after.chain(before) {
-            donor.lock().counters.surrender(&shared.bank);
-            if let Ok(result) = step(&mut shard.lock()) {
-                return Some(result);
-            }
-        }
-        self.exclusively(shard.stream, shared, step)
-    }
-
-    /// Runs a step that no credit suffices for: every shard is locked, the step runs, the peaks move.
-    /// The step must be one that changes each statistic once.
-    fn exclusively<R>(
-        &self,
-        stream: Stream,
-        shared: &Shared,
-        step: impl FnOnce(&mut ShardState) -> Result<R, NeedCredit>,
-    ) -> Option<R> {
-        self.with_all(|states| {
-            settle(states, shared);
-            let own = states.iter_mut().find(|s| s.stream == stream)?;
-            own.counters.lift();
-            let result = step(own).ok();
-            settle(states, shared);
-            result
-        })
-    }
-}
-
-/// Calls all credit in and moves the peaks that the sums have passed.
-fn settle(states: &mut AllStates<'_>, shared: &Shared) {
-    let mut counters: SmallVec<[&mut Counters; 16]> = states.iter_mut().map(|s| &mut s.counters).collect();
-    shared.bank.settle(&mut counters);
 }
 
 /// Runs a step under the shard's lock, or with more credit where its own does not suffice.

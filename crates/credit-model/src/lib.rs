@@ -1,5 +1,5 @@
-//! The credit protocol of `src/engine`: the real counters and bank, and `Shards::with_credit` restated without
-//! blocks and devices.
+//! The credit protocol of `src/engine`: the real counters, credit and bank, and `Shards::with_credit` restated
+//! without blocks and devices.
 
 #[allow(dead_code)]
 #[path = "../../../src/engine/bank.rs"]
@@ -7,8 +7,11 @@ mod bank;
 #[allow(dead_code)]
 #[path = "../../../src/engine/counters.rs"]
 mod counters;
+#[allow(dead_code)]
+#[path = "../../../src/engine/credit.rs"]
+mod credit;
 mod lock {
-    pub(crate) use parking_lot::{Mutex as ShardMutex, MutexGuard as ShardGuard};
+    pub(crate) use parking_lot::Mutex as ShardMutex;
 }
 mod stats {
     /// As the crate's own.
@@ -42,12 +45,15 @@ use parking_lot::{Mutex, MutexGuard};
 
 use bank::Bank;
 use counters::{Change, Counter, Counters, NeedCredit};
+use credit::{Lack, Manner, Owed, Purse};
 use observe::snapshot::PoolKind;
 
 /// A device with some shards.
 pub struct Device {
     bank: Bank,
     shards: Vec<Mutex<Counters>>,
+    /// Whose turn it is to collect piece by piece.
+    turn: Mutex<()>,
 }
 
 impl Device {
@@ -57,7 +63,11 @@ impl Device {
         let mut first = Counters::new(true);
         bank.leave_sole(&mut first);
         let others = (1..shards).map(|_| Counters::new(false));
-        let device = Device { bank, shards: std::iter::once(first).chain(others).map(Mutex::new).collect() };
+        let device = Device {
+            bank,
+            shards: std::iter::once(first).chain(others).map(Mutex::new).collect(),
+            turn: Mutex::new(()),
+        };
         past.iter().for_each(|&(shard, bytes)| device.malloc(shard, bytes));
         past.iter().for_each(|&(shard, bytes)| device.free(shard, bytes));
         device
@@ -65,12 +75,12 @@ impl Device {
 
     /// A block is handed out on a shard.
     pub fn malloc(&self, shard: usize, bytes: i64) {
-        self.with_credit(shard, |counters, bank| counters.hand_out(PoolKind::Small, &change(bytes), bank));
+        self.with_credit(shard, |counters| counters.hand_out(PoolKind::Small, &change(bytes)));
     }
 
     /// A block comes back.
     pub fn free(&self, shard: usize, bytes: i64) {
-        self.with_credit(shard, |counters, bank| counters.free(PoolKind::Small, &change(bytes), bank));
+        self.with_credit(shard, |counters| counters.free(PoolKind::Small, &change(bytes)));
     }
 
     /// Allocated bytes: now, and at most.
@@ -85,28 +95,51 @@ impl Device {
         self.shards.iter().map(Mutex::lock).collect()
     }
 
-    fn with_credit(&self, shard: usize, step: impl Fn(&mut Counters, &Bank) -> Result<(), NeedCredit>) {
-        if step(&mut self.shards[shard].lock(), &self.bank).is_ok() {
+    fn with_credit(&self, shard: usize, step: impl Fn(&mut Counters) -> Result<(), NeedCredit>) {
+        if step(&mut self.shards[shard].lock()).is_ok() {
             return;
         }
-        let count = self.shards.len();
-        for donor in (shard + 1..count).chain(0..shard) {
-            self.shards[donor].lock().surrender(&self.bank);
-            if step(&mut self.shards[shard].lock(), &self.bank).is_ok() {
-                return;
-            }
+        let lack = std::mem::take(&mut self.shards[shard].lock().lack);
+        let Err(lack) = self.try_lent(shard, lack, Manner::Whole, &step) else { return };
+        let _turn = self.turn.lock();
+        if self.try_lent(shard, lack, Manner::Piecemeal, &step).is_err() {
+            self.exclusively(shard, &step);
         }
-        let mut all = self.lock_all();
-        self.settle(&mut all);
-        all[shard].lift();
-        let done = step(&mut all[shard], &self.bank);
-        assert!(done.is_ok(), "a lifted limit suffices");
-        self.settle(&mut all);
     }
 
-    fn settle(&self, all: &mut [MutexGuard<'_, Counters>]) {
+    fn try_lent(
+        &self,
+        shard: usize,
+        lack: Lack,
+        manner: Manner,
+        step: &impl Fn(&mut Counters) -> Result<(), NeedCredit>,
+    ) -> Result<(), Lack> {
+        let mut purse = Purse::new(lack);
+        for lender in (0..self.shards.len()).filter(|&lender| lender != shard) {
+            let state = match manner {
+                Manner::Whole => self.shards[lender].try_lock(),
+                Manner::Piecemeal => Some(self.shards[lender].lock()),
+            };
+            if let Some(mut state) = state {
+                state.lend(&mut purse, Owed::default(), manner, self.bank.generation(), 0);
+            }
+        }
+        let mut own = self.shards[shard].lock();
+        own.deposit(&purse, self.bank.generation());
+        step(&mut own).map_err(|NeedCredit| std::mem::take(&mut own.lack))
+    }
+
+    fn exclusively(&self, shard: usize, step: &impl Fn(&mut Counters) -> Result<(), NeedCredit>) {
+        let mut all = self.lock_all();
+        if step(&mut all[shard]).is_ok() {
+            return;
+        }
+        let before = all[shard].lift();
+        let done = step(&mut all[shard]);
+        assert!(done.is_ok(), "a lifted limit suffices");
+        all[shard].lower(&before);
         let mut counters: Vec<&mut Counters> = all.iter_mut().map(|c| &mut **c).collect();
-        self.bank.settle(&mut counters);
+        self.bank.settle(&mut counters, shard);
     }
 }
 

@@ -1,0 +1,195 @@
+//! Credit: how far each shard may grow without asking, so that the peak of the sum over all shards stays exact
+//! although nobody takes the sum.
+//!
+//! The limits of all shards plus what is in [purses](Purse) never exceed the known peak, for each statistic and row.
+//! Credit stays where it was used last: nobody gives any back unasked. A shard that lacks some looks for another that
+//! has it, one lock at a time. Only when all of them together do not have enough, every shard is locked, the values
+//! are brought up to date, and the peak moves if the sum passed it ([`Bank::settle`](super::bank::Bank::settle)).
+//! [`super::lending`] is the way through these steps.
+
+// The path, since the model of the protocol includes this file by path too.
+#[cfg(test)]
+#[path = "credit/tests.rs"]
+mod tests;
+
+use super::counters::{ALL, COUNTERS, Counter, Counters, EVERY, Rows, row};
+use crate::observe::snapshot::PoolKind;
+
+/// Credit that an operation lacks, by row and counter.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Lack {
+    amounts: Rows,
+    /// Bit `row * COUNTERS + counter`: that amount is above 0.
+    some: u32,
+}
+
+impl Lack {
+    /// Sets one amount.
+    pub(super) fn set(&mut self, row: usize, counter: Counter, amount: i64) {
+        self.amounts[row][counter as usize] = amount;
+        if amount > 0 {
+            self.some |= bit(row, counter);
+        } else {
+            self.some &= !bit(row, counter);
+        }
+    }
+
+    fn of(&self, row: usize, counter: Counter) -> i64 {
+        self.amounts[row][counter as usize]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.some == 0
+    }
+
+    fn splits(&self) -> bool {
+        let one = bit(0, Counter::InactiveSplit) | bit(0, Counter::InactiveSplitBytes);
+        self.some & (one | one << COUNTERS | one << (2 * COUNTERS)) != 0
+    }
+
+    fn each(&self) -> impl Iterator<Item = (usize, Counter)> + use<> {
+        let mut some = self.some;
+        std::iter::from_fn(move || {
+            let at = (some != 0).then(|| some.trailing_zeros() as usize)?;
+            some &= some - 1;
+            Some((at / COUNTERS, EVERY[at % COUNTERS]))
+        })
+    }
+}
+
+fn bit(row: usize, counter: Counter) -> u32 {
+    1 << (row * COUNTERS + counter as usize)
+}
+
+/// By how much the splits rise when the watched block comes back, unchecked: credit for that must stay.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Owed {
+    row: usize,
+    split: i64,
+    split_bytes: i64,
+}
+
+impl Owed {
+    /// When the block goes whose hand-out made that change.
+    pub(super) fn when_undone(kind: PoolKind, split: i64, split_bytes: i64) -> Self {
+        Owed { row: row(kind), split: (-split).max(0), split_bytes: (-split_bytes).max(0) }
+    }
+
+    fn of(&self, row: usize, counter: Counter) -> i64 {
+        match counter {
+            Counter::InactiveSplit if self.row == row || row == ALL => self.split,
+            Counter::InactiveSplitBytes if self.row == row || row == ALL => self.split_bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// Credit on its way from some shards to one that lacks it, outside all locks.
+#[derive(Debug)]
+pub(crate) struct Purse {
+    /// What is to be brought, and what of it is still lacking.
+    wanted: Lack,
+    lack: Lack,
+    has: Rows,
+    /// Credit from before a settlement is worthless: the settlement has given it to somebody else.
+    generation: u64,
+}
+
+impl Purse {
+    pub(super) fn new(lack: Lack) -> Self {
+        Purse { wanted: lack, lack, has: Rows::default(), generation: 0 }
+    }
+
+    /// Empties it if what it has is worthless.
+    fn renew(&mut self, generation: u64) {
+        if self.generation != generation {
+            *self = Purse { generation, ..Purse::new(self.wanted) };
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.lack.is_empty()
+    }
+
+    /// Whether it depends on what is [owed](Owed).
+    pub(super) fn wants_splits(&self) -> bool {
+        self.lack.splits()
+    }
+}
+
+/// How much one shard lends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// All that is lacking, or nothing: of several who fill their purses bit by bit at once, none would get enough.
+    Whole,
+    /// As far as it goes; for one asker at a time.
+    Piecemeal,
+}
+
+/// How often a shard was asked while nothing happened there.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    epoch: u64,
+    times: u32,
+}
+
+/// A shard that was asked so often in vain for its owner to stir is idle. Before that, more than what is lacking
+/// would soon be fetched back.
+const IDLE: u32 = 16;
+
+impl Counters {
+    /// Puts what the purse lacks into it, as far as it is unused here; all that is unused where the shard is idle.
+    /// `generation` is the present one, `epoch` moves when anything happens on the shard. Whether any was lent.
+    pub(super) fn lend(
+        &mut self,
+        purse: &mut Purse,
+        owed: Owed,
+        manner: Manner,
+        generation: u64,
+        epoch: u64,
+    ) -> bool {
+        purse.renew(generation);
+        let unused = |own: &Counters, row, counter| own.unused(row, counter) - owed.of(row, counter);
+        let enough = |(row, counter)| unused(self, row, counter) >= purse.lack.of(row, counter);
+        if manner == Manner::Whole && !purse.lack.each().all(enough) {
+            return false;
+        }
+        let idle = self.asked_at(epoch);
+        let mut lent = false;
+        for (row, counter) in purse.lack.each() {
+            let unused = unused(self, row, counter);
+            if unused <= 0 {
+                continue;
+            }
+            let lack = purse.lack.of(row, counter);
+            let amount = if idle { unused } else { unused.min(lack) };
+            self.give(row, counter, amount);
+            purse.has[row][counter as usize] += amount;
+            purse.lack.set(row, counter, lack - amount);
+            lent = true;
+        }
+        if lent {
+            self.publish();
+        }
+        lent
+    }
+
+    fn asked_at(&mut self, epoch: u64) -> bool {
+        if self.asked.epoch != epoch {
+            self.asked = Asked { epoch, times: 0 };
+        }
+        self.asked.times = self.asked.times.saturating_add(1);
+        self.asked.times > IDLE
+    }
+
+    /// Takes over what the purse has; nothing if that is worthless.
+    pub(super) fn deposit(&mut self, purse: &Purse, generation: u64) {
+        if purse.generation != generation {
+            return;
+        }
+        for (row, counter) in purse.wanted.each() {
+            self.give(row, counter, -purse.has[row][counter as usize]);
+        }
+        self.publish();
+    }
+}
