@@ -257,7 +257,7 @@ impl ShardState {
         let taken = match (free, split) {
             (true, true) => self.with_set(pool, kind, |set, slab| set.cut(slab, id, size)),
             (true, false) => {
-                self.with_set(pool, kind, |set, slab| set.take(slab, id));
+                self.with_set(pool, kind, |set, slab| set.remove(slab, id));
                 id
             }
             (false, true) => self.cut_held(id, size),

@@ -75,22 +75,10 @@ impl FreeSet {
     /// `Held`, the rest stays free.
     #[inline]
     pub(crate) fn cut(&mut self, slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
-        self.take(slab, id);
+        self.remove(slab, id);
         let front = chain::split_front(slab, id, size);
         self.insert(slab, id);
         front
-    }
-
-    /// As [`remove`](FreeSet::remove), for a [candidate](FreeSet::candidate).
-    #[inline]
-    pub(crate) fn take(&mut self, slab: &mut Slab, id: BlockId) {
-        let block = &mut slab[id];
-        block.state = State::Held;
-        if block.is_expandable() {
-            self.remove_expandable(slab, id);
-        } else {
-            self.ordinary.remove_first(slab, id);
-        }
     }
 
     /// Lets a block swallow neighbours that are in this set.
