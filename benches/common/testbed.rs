@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use gpucache::Allocator;
-use gpucache::cudarc::driver::{CudaContext, CudaStream};
+use gpucache::cudarc::driver::{CudaContext, CudaStream, DriverError, LaunchConfig};
+use gpucache::cudarc::nvrtc::Ptx;
 use gpucache::device::Stream;
 use gpucache::device::sim::SimDevice;
 
@@ -56,15 +57,17 @@ impl Target {
 pub(crate) struct Testbed {
     pub(crate) allocator: Allocator,
     pub(crate) streams: Vec<Stream>,
-    // Only kept alive.
-    _cuda: Option<CudaStreams>,
+    cuda: Option<CudaStreams>,
 }
 
 #[derive(Debug)]
 struct CudaStreams {
-    _context: Arc<CudaContext>,
-    _streams: Vec<Arc<CudaStream>>,
+    context: Arc<CudaContext>,
+    streams: Vec<Arc<CudaStream>>,
 }
+
+/// A kernel that does nothing.
+const NOTHING: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
 impl Testbed {
     /// An allocator with default options. `bytes` is the memory of a simulated device; a real one has its own.
@@ -84,7 +87,7 @@ impl Testbed {
     pub(crate) fn simulated(bytes: u64) -> Self {
         let allocator = Allocator::simulated(simulated_device(bytes));
         let streams = (0..STREAMS as u64).map(|i| Stream::from_raw(i << 8)).collect();
-        Testbed { allocator, streams, _cuda: None }
+        Testbed { allocator, streams, cuda: None }
     }
 
     fn cuda(ordinal: u32) -> Result<Self, Box<dyn Error>> {
@@ -96,7 +99,19 @@ impl Testbed {
         let streams = std::iter::once(Stream::DEFAULT)
             .chain(own.iter().map(|s| Stream::from_raw(s.cu_stream() as u64)))
             .collect();
-        Ok(Testbed { allocator, streams, _cuda: Some(CudaStreams { _context: context, _streams: own }) })
+        Ok(Testbed { allocator, streams, cuda: Some(CudaStreams { context, streams: own }) })
+    }
+
+    /// Launches a kernel and waits for it, on a GPU: asking the driver for an event costs several times as much in a
+    /// program that ever did. Whether there is a GPU.
+    pub(crate) fn launch_kernel(&self) -> Result<bool, DriverError> {
+        let Some(cuda) = &self.cuda else { return Ok(false) };
+        let nothing = cuda.context.load_module(Ptx::from_src(NOTHING))?.load_function("nothing")?;
+        let stream = &cuda.streams[0];
+        // SAFETY: it takes no arguments and touches no memory.
+        unsafe { stream.launch_builder(&nothing).launch(LaunchConfig::for_num_elems(1)) }?;
+        stream.synchronize()?;
+        Ok(true)
     }
 
     /// The second stream.

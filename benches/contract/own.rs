@@ -52,18 +52,27 @@ impl<S: Subject> Runner<'_, S> {
         Ok(())
     }
 
-    /// A pair whose block is used on a second stream, and the driver's event calls alone.
+    /// A pair whose block is used on a second stream, and the driver's event calls alone; on a GPU also in a program
+    /// that has launched a kernel.
     pub(crate) fn record_stream(&mut self) -> io::Result<()> {
+        self.recorded_pair("pair", "driver_event")?;
+        if must(self.testbed.launch_kernel()) {
+            self.recorded_pair("pair_after_kernel", "driver_event_after_kernel")?;
+        }
+        Ok(())
+    }
+
+    fn recorded_pair(&mut self, pair: &str, driver: &str) -> io::Result<()> {
         let allocator = self.allocator();
         let side = self.testbed.side_stream();
-        self.repeat(Cell::new("record_stream", "pair", "ns_per_pair"), || {
+        self.repeat(Cell::new("record_stream", pair, "ns_per_pair"), || {
             let address = must(allocator.alloc_raw(black_box(4 * KIB), Stream::DEFAULT));
             must(allocator.record_stream_raw(address, side));
             must(allocator.free_raw(address));
         })?;
         let device = allocator.device();
         let event = must(device.event_create());
-        self.repeat(Cell::new("record_stream", "driver_event", "ns_per_pair"), || {
+        self.repeat(Cell::new("record_stream", driver, "ns_per_pair"), || {
             must(device.event_record(event, side));
             black_box(must(device.event_query(event)));
         })?;
