@@ -96,12 +96,8 @@ const LANE_COUNTERS: [&[Counter]; LANES] = [
     &[OversizeAllocation],
 ];
 
-/// Blocks that clients gave back and other streams still use.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pending {
-    count: i64,
-    bytes: i64,
-}
+/// Number and bytes of the blocks that clients gave back and other streams still use, by pool kind.
+type Pending = [[i64; 2]; 2];
 
 /// One shard's counters.
 #[derive(Debug)]
@@ -119,8 +115,8 @@ pub(crate) struct Counters {
     pub(super) sole: bool,
     /// Values at the last reset of the sums, and what was pending then.
     base: Sums,
-    base_pending: [Pending; 2],
-    pending: [Pending; 2],
+    base_pending: Pending,
+    pending: Pending,
     /// How far a value may go without asking. While this is the only shard, it is the peak itself.
     pub(super) limit: Rows,
     /// What the last refused operation lacked; empty once that was looked at.
@@ -150,34 +146,60 @@ impl Counters {
     }
 
     pub(super) fn value(&self, row: usize, counter: Counter) -> i64 {
-        if row == ALL {
-            return self.value(0, counter) + self.value(1, counter);
-        }
         let lane = lane(counter);
-        let moved = self.gained[lane][row] - self.lost[lane][row];
-        self.base[lane][row] + moved + self.pending[row].of(counter)
+        let pending = if counter == LANE_COUNTERS[lane][0] { 0 } else { self.pending_in(lane, row) };
+        self.lane_value(lane, row) + pending
     }
 
-    /// Follows a change of limits, or of what is pending.
+    /// Follows a change of limits.
     pub(super) fn publish(&mut self) {
-        self.share_out(0, &[0; COUNTERS]);
+        for lane in 0..LANES {
+            self.share(lane, 0, 0);
+        }
+    }
+
+    /// The same for the one lane that a counter belongs to.
+    pub(super) fn publish_one(&mut self, counter: Counter) {
+        self.share(lane(counter), 0, 0);
     }
 
     /// Sets the room of both kinds: where the limits allow it, `more` for the one in `row`, and half of what is left
     /// for each.
-    fn share_out(&mut self, row: usize, more: &[i64; COUNTERS]) {
-        let other = 1 - row;
-        self.count_room = [0, 1, ALL].map(|row| self.unused(row, Allocation).min(self.unused(row, Active)));
-        for counters in &LANE_COUNTERS[BYTES..] {
-            let (first, lane) = (counters[0], lane(counters[0]));
-            // A hit moves the active as the allocated: the nearer limit counts.
-            let unused = |row| counters.iter().map(|&c| self.unused(row, c)).min().unwrap_or(0);
-            let (own, others, both) = (unused(row), unused(other), unused(ALL));
-            let left_over = (both - more[first as usize].max(0)).max(0) / 2;
-            let room = own.min(both - left_over.min(others));
-            self.room[lane][row] = room;
-            self.room[lane][other] = others.min(both - room);
+    fn share(&mut self, lane: usize, row: usize, more: i64) {
+        let (own, others, both) =
+            (self.lane_room(lane, row), self.lane_room(lane, 1 - row), self.lane_room(lane, ALL));
+        if lane == COUNT {
+            (self.count_room[row], self.count_room[1 - row], self.count_room[ALL]) = (own, others, both);
+            return;
         }
+        let left_over = (both - more).max(0) / 2;
+        let room = own.min(both - left_over.min(others));
+        self.room[lane][row] = room;
+        self.room[lane][1 - row] = others.min(both - room);
+    }
+
+    /// How far the lane's counters may grow. A hit moves the active as the allocated: the nearer limit counts.
+    fn lane_room(&self, lane: usize, row: usize) -> i64 {
+        let value = self.lane_value(lane, row);
+        let limits = &self.limit[row];
+        let (counters, pending) = (LANE_COUNTERS[lane], self.pending_in(lane, row));
+        let room = limits[counters[0] as usize] - value;
+        match counters.get(1) {
+            Some(&active) => room.min(limits[active as usize] - value - pending),
+            None => room,
+        }
+    }
+
+    /// What is in clients' hands, or the splits.
+    fn lane_value(&self, lane: usize, row: usize) -> i64 {
+        let one = |row: usize| self.base[lane][row] + self.gained[lane][row] - self.lost[lane][row];
+        if row == ALL { one(0) + one(1) } else { one(row) }
+    }
+
+    /// What is active beside that.
+    fn pending_in(&self, lane: usize, row: usize) -> i64 {
+        let one = |row: usize| self.pending.get(lane).map_or(0, |kinds| kinds[row]);
+        if row == ALL { one(0) + one(1) } else { one(row) }
     }
 
     #[inline]
@@ -240,16 +262,16 @@ impl Counters {
         Ok(())
     }
 
-    /// A client gives a block back, which stays active: nothing grows.
+    /// A client gives a block back, which stays active: nothing grows. So nor does the room of what can be active.
     pub(crate) fn request_free(&mut self, kind: PoolKind, change: &Change) {
         let row = row(kind);
-        self.count(row, -1);
         self.lost[COUNT][row] += 1;
-        self.lose(row, BYTES, change.bytes);
-        self.lose(row, OVERSIZE, i64::from(change.oversize));
-        self.pending[row].count += 1;
-        self.pending[row].bytes += change.bytes;
-        self.publish();
+        self.lost[BYTES][row] += change.bytes;
+        if change.oversize {
+            self.lose(row, OVERSIZE, 1);
+        }
+        self.pending[COUNT][row] += 1;
+        self.pending[BYTES][row] += change.bytes;
     }
 
     /// A pending block becomes free. Changes nothing where credit is missing.
@@ -260,9 +282,10 @@ impl Counters {
         }
         self.lose(row, REQUESTED, change.requested);
         self.shift_splits(row, change);
-        self.pending[row].count -= 1;
-        self.pending[row].bytes -= change.bytes;
-        self.publish();
+        self.pending[COUNT][row] -= 1;
+        self.pending[BYTES][row] -= change.bytes;
+        self.share(COUNT, row, 0);
+        self.share(BYTES, row, 0);
         Ok(())
     }
 
@@ -315,7 +338,8 @@ impl Counters {
         self.lost[REQUESTED][row] -= by;
     }
 
-    /// Makes room for what is handed out (count, bytes, requested) and for the splits.
+    /// Makes room for what is handed out (count, bytes, requested) and for the splits where this is the only shard;
+    /// elsewhere notes what is missing. The values are still those before.
     #[cold]
     fn raise_for(
         &mut self,
@@ -323,32 +347,33 @@ impl Counters {
         [count, bytes, requested]: [i64; 3],
         change: &Change,
     ) -> Result<(), NeedCredit> {
+        self.lack = Lack::default();
         let oversize = if count > 0 { i64::from(change.oversize) } else { 0 };
-        let more = [count, bytes, count, bytes, requested, change.split, change.split_bytes, oversize];
-        self.raise(row, &more)
+        let more = [count, bytes, requested, change.split, change.split_bytes, oversize];
+        for (lane, more) in more.into_iter().enumerate() {
+            let fits = lane != COUNT && self.fits(row, lane, more);
+            if more > 0 && !fits {
+                self.raise(row, lane, more);
+            }
+        }
+        if self.lack.is_empty() { Ok(()) } else { Err(NeedCredit) }
     }
 
-    /// Makes room for `more` of each counter where this is the only shard; elsewhere notes what is missing. The
-    /// values are still those before.
-    #[cold]
-    fn raise(&mut self, row: usize, more: &[i64; COUNTERS]) -> Result<(), NeedCredit> {
-        self.lack = Lack::default();
+    fn raise(&mut self, row: usize, lane: usize, more: i64) {
         for row in [row, ALL] {
-            for counter in EVERY {
-                let i = counter as usize;
-                let need = more[i] - self.unused(row, counter);
-                if more[i] <= 0 || need <= 0 {
+            for &counter in LANE_COUNTERS[lane] {
+                let need = more - self.unused(row, counter);
+                if need <= 0 {
                     continue;
                 }
                 if self.sole {
-                    self.limit[row][i] += need;
+                    self.limit[row][counter as usize] += need;
                 } else {
                     self.lack.set(row, counter, need);
                 }
             }
         }
-        self.share_out(row, more);
-        if self.lack.is_empty() { Ok(()) } else { Err(NeedCredit) }
+        self.share(lane, row, more);
     }
 
     pub(super) fn unused(&self, row: usize, counter: Counter) -> i64 {
@@ -401,8 +426,9 @@ impl Counters {
     /// (current, sum of increases, current at the last reset) of one row.
     pub(super) fn read(&self, row: usize, counter: Counter) -> (i64, i64, i64) {
         let lane = lane(counter);
-        let base = self.base[lane][row] + self.base_pending[row].of(counter);
-        (self.value(row, counter), self.gained[lane][row], base)
+        let first = counter == LANE_COUNTERS[lane][0];
+        let pending = if first { 0 } else { self.base_pending[lane][row] };
+        (self.value(row, counter), self.gained[lane][row], self.base[lane][row] + pending)
     }
 }
 
@@ -415,15 +441,5 @@ fn lane(counter: Counter) -> usize {
         InactiveSplit => SPLIT,
         InactiveSplitBytes => SPLIT_BYTES,
         OversizeAllocation => OVERSIZE,
-    }
-}
-
-impl Pending {
-    fn of(self, counter: Counter) -> i64 {
-        match counter {
-            Active => self.count,
-            ActiveBytes => self.bytes,
-            _ => 0,
-        }
     }
 }

@@ -164,12 +164,10 @@ impl Counters {
             let lack = purse.lack.of(row, counter);
             let amount = if idle { unused } else { unused.min(lack) };
             self.give(row, counter, amount);
+            self.publish_one(counter);
             purse.has[row][counter as usize] += amount;
             purse.lack.set(row, counter, lack - amount);
             lent = true;
-        }
-        if lent {
-            self.publish();
         }
         lent
     }
@@ -187,9 +185,9 @@ impl Counters {
         if purse.generation != generation {
             return;
         }
+        // Not published: the step that asked for it finds its room too small, and looks at the limits.
         for (row, counter) in purse.wanted.each() {
             self.give(row, counter, -purse.has[row][counter as usize]);
         }
-        self.publish();
     }
 }
