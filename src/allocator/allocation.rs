@@ -60,15 +60,21 @@ pub(super) fn close(core: &Arc<Core>) {
 }
 
 impl Allocation {
-    #[inline]
-    #[track_caller]
-    pub(crate) fn new(core: &Arc<Core>, bytes: usize, stream: Stream, scope: u32) -> Result<Self> {
+    /// Not inlined, so that the hot path inside is in the program once.
+    #[inline(never)]
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        bytes: usize,
+        stream: Stream,
+        scope: u32,
+        site: &'static Location<'static>,
+    ) -> Result<Self> {
         if bytes == 0 {
             return Ok(Self::null());
         }
         let (shard, grant) = match scope {
-            0 => core.malloc(bytes as u64, stream, 0, Location::caller())?,
-            tag => core.malloc_scoped(bytes as u64, stream, tag, Location::caller())?,
+            0 => core.malloc(bytes as u64, stream, 0, site)?,
+            tag => core.malloc_scoped(bytes as u64, stream, tag, site)?,
         };
         Ok(Allocation {
             shard: Some(NonNull::from(&**shard)),
@@ -232,7 +238,8 @@ impl Allocation {
         Some((unsafe { &*shard.core.as_ptr() }, shard))
     }
 
-    #[inline]
+    /// As [`new`](Allocation::new), not inlined.
+    #[inline(never)]
     fn give_back(&self) -> Result<()> {
         let Some((core, shard)) = self.home() else { return Ok(()) };
         core.check_process()?;

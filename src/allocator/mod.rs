@@ -20,6 +20,7 @@ mod stats;
 mod weak;
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 pub use self::allocation::{Allocation, AllocationParts};
@@ -160,7 +161,7 @@ impl Allocator {
     #[inline]
     #[track_caller]
     pub fn alloc_on(&self, bytes: usize, stream: Stream) -> Result<Allocation> {
-        Allocation::new(self.core(), bytes, stream, 0)
+        Allocation::new(self.core(), bytes, stream, 0, Location::caller())
     }
 
     /// Gives cached memory back to the driver: all segments without a live block [spec 7.3]. Waits for pending

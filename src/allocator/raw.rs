@@ -16,11 +16,16 @@ impl Allocator {
     #[inline]
     #[track_caller]
     pub fn alloc_raw(&self, bytes: usize, stream: Stream) -> Result<u64> {
+        self.alloc_raw_at(bytes, stream, Location::caller())
+    }
+
+    #[inline(never)]
+    fn alloc_raw_at(&self, bytes: usize, stream: Stream, site: &'static Location<'static>) -> Result<u64> {
         if bytes == 0 {
             return Ok(0);
         }
         let core = self.core();
-        let (shard, grant) = core.malloc(bytes as u64, stream, 0, Location::caller())?;
+        let (shard, grant) = core.malloc(bytes as u64, stream, 0, site)?;
         let place = Place { shard: shard.index, block: grant.block };
         core.note_address(grant.addr, place);
         Ok(grant.addr)

@@ -1,5 +1,7 @@
 //! Tagged accounting: how much memory a part of a program has in use.
 
+use std::panic::Location;
+
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -107,7 +109,7 @@ impl Scope {
     #[track_caller]
     pub fn alloc_on(&self, bytes: usize, stream: Stream) -> Result<Allocation> {
         let core = self.allocator.core();
-        Allocation::new(core, bytes, stream, core.tag_for(self.id))
+        Allocation::new(core, bytes, stream, core.tag_for(self.id), Location::caller())
     }
 
     /// Lets every allocation by the calling thread count for this scope until the guard is dropped: those by

@@ -228,8 +228,9 @@ impl Counters {
     #[inline]
     fn shift(&mut self, row: usize, lane: usize, by: i64) {
         self.take(row, lane, by);
-        let sums = if by < 0 { &mut self.lost } else { &mut self.gained };
-        sums[lane][row] += by.abs();
+        let up = by.max(0);
+        self.gained[lane][row] += up;
+        self.lost[lane][row] += up - by;
     }
 
     /// Moves the number of blocks; there is room for it.
@@ -240,7 +241,7 @@ impl Counters {
     }
 
     /// A block is handed out. Changes nothing where credit is missing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hand_out(&mut self, kind: PoolKind, change: &Change) -> Result<(), NeedCredit> {
         let row = row(kind);
         let fits = self.count_room[row] > 0
@@ -249,7 +250,15 @@ impl Counters {
             && self.fits(row, REQUESTED, change.requested)
             && self.splits_fit(row, change);
         if !fits || change.oversize {
-            self.raise_for(row, [1, change.bytes, change.requested], change)?;
+            self.raise_for(
+                row,
+                1,
+                change.bytes,
+                change.requested,
+                change.split,
+                change.split_bytes,
+                change.oversize,
+            )?;
         }
         self.count(row, 1);
         self.gained[COUNT][row] += 1;
@@ -278,7 +287,7 @@ impl Counters {
     pub(crate) fn complete_free(&mut self, kind: PoolKind, change: &Change) -> Result<(), NeedCredit> {
         let row = row(kind);
         if !self.splits_fit(row, change) {
-            self.raise_for(row, [0; 3], change)?;
+            self.raise_for(row, 0, 0, 0, change.split, change.split_bytes, false)?;
         }
         self.lose(row, REQUESTED, change.requested);
         self.shift_splits(row, change);
@@ -290,11 +299,11 @@ impl Counters {
     }
 
     /// Both at once. Changes nothing where credit is missing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&mut self, kind: PoolKind, change: &Change) -> Result<(), NeedCredit> {
         let row = row(kind);
         if !self.splits_fit(row, change) {
-            self.raise_for(row, [0; 3], change)?;
+            self.raise_for(row, 0, 0, 0, change.split, change.split_bytes, false)?;
         }
         self.count(row, -1);
         self.lost[COUNT][row] += 1;
@@ -341,15 +350,20 @@ impl Counters {
     /// Makes room for what is handed out (count, bytes, requested) and for the splits where this is the only shard;
     /// elsewhere notes what is missing. The values are still those before.
     #[cold]
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)] // a struct would be written to the stack on every hit
     fn raise_for(
         &mut self,
         row: usize,
-        [count, bytes, requested]: [i64; 3],
-        change: &Change,
+        count: i64,
+        bytes: i64,
+        requested: i64,
+        split: i64,
+        split_bytes: i64,
+        oversize: bool,
     ) -> Result<(), NeedCredit> {
         self.lack = Lack::default();
-        let oversize = if count > 0 { i64::from(change.oversize) } else { 0 };
-        let more = [count, bytes, requested, change.split, change.split_bytes, oversize];
+        let more = [count, bytes, requested, split, split_bytes, i64::from(oversize)];
         for (lane, more) in more.into_iter().enumerate() {
             let fits = lane != COUNT && self.fits(row, lane, more);
             if more > 0 && !fits {

@@ -47,7 +47,7 @@ impl Core {
     }
 
     /// The part of a free that needs the shard's lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free_locked(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if id.is_none() {
             state.uncached -= 1;

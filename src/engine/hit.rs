@@ -11,7 +11,7 @@ use crate::size::Rules;
 
 impl ShardState {
     /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_plain(&mut self, request: &Request) -> Option<Grant> {
         let kind = request.kind;
         let index = self.default.set(kind).ordinary();
@@ -52,7 +52,7 @@ impl ShardState {
     }
 
     /// Takes a live block back. `false`, and nothing has changed: it is no plain one, or credit is missing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free_plain(&mut self, id: BlockId) -> bool {
         let block = &self.slab[id];
         if !self.plain

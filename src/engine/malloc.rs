@@ -28,7 +28,7 @@ impl ShardState {
     }
 
     /// A hit that needs nothing but this shard. `None`: not found, or not so simple, and nothing has changed.
-    #[inline]
+    #[inline(always)]
     fn hit(&mut self, bytes: u64, scope: u32, site: Site, shared: &Shared) -> Option<Grant> {
         let request = self.request(bytes, Route::default(), scope, site);
         if let Some(grant) = self.unpark(&request) {
@@ -45,7 +45,7 @@ impl ShardState {
 impl Core {
     /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
     /// but what the thread has entered.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn malloc(
         &self,
         bytes: u64,

@@ -388,7 +388,7 @@ impl ShardState {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn free_neighbours(&self, id: BlockId) -> (Option<BlockId>, Option<BlockId>) {
         (chain::prev_in(&self.slab, id, State::Free), chain::next_in(&self.slab, id, State::Free))
     }
@@ -418,7 +418,7 @@ impl ShardState {
     }
 
     /// What a free does to the statistics [spec 5.2]; the neighbours given are those it merges with.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free_change(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Change {
         let block = &self.slab[id];
         let bytes = block.size as i64;

@@ -200,7 +200,7 @@ impl Slab {
     /// A record for the first `size` bytes of the block `rest`, linked to its neighbours; they are not linked to it.
     /// Writes the first cache line only, where it can: the rest of the record is what it was before, or is set when the
     /// block becomes free.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert_front(&mut self, rest: BlockId, size: u64) -> BlockId {
         let Block { addr, pool, kind, prev, expandable, .. } = self[rest];
         let id = if self.vacant.is_none() { self.grow() } else { self.vacant };

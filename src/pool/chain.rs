@@ -4,7 +4,7 @@ use super::block::{Block, BlockId, Slab, State};
 
 /// Cuts the first `size` bytes off `id` as a new block, which is returned. The old record keeps its identity
 /// and becomes the rest [spec 3.4].
-#[inline]
+#[inline(always)]
 pub(crate) fn split_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
     let front = slab.insert_front(id, size);
     let rest = &mut slab[id];
@@ -35,17 +35,18 @@ pub(crate) fn split_back(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
 }
 
 /// Lets `id` swallow the block before it, whose record is given back.
-#[inline]
+#[inline(always)]
 pub(crate) fn absorb_prev(slab: &mut Slab, id: BlockId) {
     let gone = slab[id].prev;
-    let Block { addr, size, prev: before, segment_site, .. } = slab[gone];
+    let Block { addr, size, prev: before, .. } = slab[gone];
     slab.remove(gone);
     let block = &mut slab[id];
     block.addr = addr;
     block.size += size;
     block.prev = before;
     if before.is_none() || block.is_expandable() {
-        block.segment_site = segment_site;
+        // In the second cache line; the record's owner is gone, but not what it says.
+        slab[id].segment_site = slab[gone].segment_site;
     }
     if let Some(before) = before.some() {
         slab[before].next = id;
@@ -53,7 +54,7 @@ pub(crate) fn absorb_prev(slab: &mut Slab, id: BlockId) {
 }
 
 /// Lets `id` swallow the block after it, whose record is given back.
-#[inline]
+#[inline(always)]
 pub(crate) fn absorb_next(slab: &mut Slab, id: BlockId) {
     let gone = slab[id].next;
     let Block { size, next: after, .. } = slab[gone];

@@ -19,7 +19,7 @@ fn class(size: u64) -> u64 {
 }
 
 impl FreeIndex {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
         let block = &mut slab[id];
         block.child = BlockId::NONE;
@@ -34,7 +34,7 @@ impl FreeIndex {
     }
 
     /// Takes the first of its size out, as the [best fit](FreeIndex::best_fit) is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove_first(&mut self, slab: &mut Slab, id: BlockId) {
         let block = &slab[id];
         let key = class(block.size);

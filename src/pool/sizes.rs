@@ -13,10 +13,7 @@ const WORDS: usize = FLAT / 64;
 
 #[derive(Debug)]
 pub(super) struct SizeMap {
-    /// By class: the root plus one; 0 where there is none.
-    roots: Option<Box<[u32; FLAT]>>,
-    /// One bit per class.
-    words: Option<Box<[u64; WORDS]>>,
+    flat: Option<Flat>,
     /// One bit per word that is not 0.
     groups: [u64; 64],
     /// One bit per group that is not 0.
@@ -24,9 +21,17 @@ pub(super) struct SizeMap {
     beyond: SizeTrie,
 }
 
+#[derive(Debug)]
+struct Flat {
+    /// By class: the root plus one; 0 where there is none.
+    roots: Box<[u32; FLAT]>,
+    /// One bit per class.
+    words: Box<[u64; WORDS]>,
+}
+
 impl Default for SizeMap {
     fn default() -> Self {
-        SizeMap { roots: None, words: None, groups: [0; 64], top: 0, beyond: SizeTrie::new(4) }
+        SizeMap { flat: None, groups: [0; 64], top: 0, beyond: SizeTrie::new(4) }
     }
 }
 
@@ -49,25 +54,25 @@ fn zeros<T: Copy + Default, const N: usize>() -> Option<Box<[T; N]>> {
 
 impl SizeMap {
     /// The value at `key`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, key: u64) -> Option<BlockId> {
         if key >= FLAT as u64 {
             return self.beyond.get(key);
         }
-        let root = self.roots.as_ref()?[key as usize];
+        let root = self.flat.as_ref()?.roots[key as usize];
         root.checked_sub(1).map(BlockId)
     }
 
     /// Sets the value at `key`, which may be there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set(&mut self, key: u64, value: BlockId) {
         if key >= FLAT as u64 {
             return self.beyond.set(key, value);
         }
-        if self.roots.is_none() {
+        if self.flat.is_none() {
             self.lay_out();
         }
-        let (Some(roots), Some(words)) = (&mut self.roots, &mut self.words) else { return };
+        let Some(Flat { roots, words }) = &mut self.flat else { return };
         let key = key as usize;
         let (word, group) = (key / 64, key / 4096);
         roots[key] = value.0 + 1;
@@ -78,27 +83,27 @@ impl SizeMap {
 
     #[cold]
     fn lay_out(&mut self) {
-        (self.roots, self.words) = (zeros(), zeros());
+        self.flat = zeros().zip(zeros()).map(|(roots, words)| Flat { roots, words });
     }
 
     /// Puts another value where there is one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn replace(&mut self, key: u64, value: BlockId) {
         if key >= FLAT as u64 {
             return self.beyond.set(key, value);
         }
-        if let Some(roots) = &mut self.roots {
-            roots[key as usize] = value.0 + 1;
+        if let Some(flat) = &mut self.flat {
+            flat.roots[key as usize] = value.0 + 1;
         }
     }
 
     /// Removes the key, which must be there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, key: u64) {
         if key >= FLAT as u64 {
             return self.beyond.remove(key);
         }
-        let (Some(roots), Some(words)) = (&mut self.roots, &mut self.words) else { return };
+        let Some(Flat { roots, words }) = &mut self.flat else { return };
         let key = key as usize;
         let (word, group) = (key / 64, key / 4096);
         roots[key] = 0;
@@ -110,7 +115,7 @@ impl SizeMap {
     }
 
     /// The value at the smallest key not below `key`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn successor(&self, key: u64) -> Option<BlockId> {
         if key < FLAT as u64
             && let Some(found) = self.flat_successor(key as usize)
@@ -121,9 +126,9 @@ impl SizeMap {
     }
 
     /// Whether a word is empty is a toss-up, so nothing branches on it until a whole group is.
-    #[inline]
+    #[inline(always)]
     fn flat_successor(&self, key: usize) -> Option<BlockId> {
-        let (Some(roots), Some(words)) = (&self.roots, &self.words) else { return None };
+        let Flat { roots, words } = self.flat.as_ref()?;
         let (mut word, group) = (key / 64, key / 4096);
         let mut mask = !0 << (key & 63);
         let later = self.groups[group] & above(word);
