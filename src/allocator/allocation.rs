@@ -60,9 +60,27 @@ pub(super) fn close(core: &Arc<Core>) {
 }
 
 impl Allocation {
-    /// Not inlined, so that the hot path inside is in the program once.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn new(
+        core: &Arc<Core>,
+        bytes: usize,
+        stream: Stream,
+        scope: u32,
+        site: &'static Location<'static>,
+    ) -> Result<Self> {
+        let hit = if scope == 0 { core.hit(bytes as u64, stream, site) } else { None };
+        let Some((shard, handed)) = hit else { return Self::new_slowly(core, bytes, stream, scope, site) };
+        Ok(Allocation {
+            shard: Some(NonNull::from(&**shard)),
+            address: handed.addr,
+            requested: bytes,
+            block: handed.block(),
+            generation: handed.generation(),
+        })
+    }
+
+    #[inline(never)]
+    fn new_slowly(
         core: &Arc<Core>,
         bytes: usize,
         stream: Stream,
@@ -238,7 +256,6 @@ impl Allocation {
         Some((unsafe { &*shard.core.as_ptr() }, shard))
     }
 
-    /// As [`new`](Allocation::new), not inlined.
     #[inline(never)]
     fn give_back(&self) -> Result<()> {
         let Some((core, shard)) = self.home() else { return Ok(()) };
@@ -264,6 +281,9 @@ impl Allocation {
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
+        if self.shard().is_some_and(|shard| shard.free_hit(self.block)) {
+            return;
+        }
         // A failure keeps the block back for another try; `free` is there for those who want to know.
         let _ = self.give_back();
     }

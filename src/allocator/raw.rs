@@ -19,15 +19,29 @@ impl Allocator {
         self.alloc_raw_at(bytes, stream, Location::caller())
     }
 
-    #[inline(never)]
+    #[inline]
     fn alloc_raw_at(&self, bytes: usize, stream: Stream, site: &'static Location<'static>) -> Result<u64> {
+        let core = self.core();
+        let Some((shard, handed)) = core.hit(bytes as u64, stream, site) else {
+            return self.alloc_raw_slowly(bytes, stream, site);
+        };
+        core.note_address(handed.addr, Place { shard: shard.index, block: handed.block() });
+        Ok(handed.addr)
+    }
+
+    #[inline(never)]
+    fn alloc_raw_slowly(
+        &self,
+        bytes: usize,
+        stream: Stream,
+        site: &'static Location<'static>,
+    ) -> Result<u64> {
         if bytes == 0 {
             return Ok(0);
         }
         let core = self.core();
         let (shard, grant) = core.malloc(bytes as u64, stream, 0, site)?;
-        let place = Place { shard: shard.index, block: grant.block };
-        core.note_address(grant.addr, place);
+        core.note_address(grant.addr, Place { shard: shard.index, block: grant.block });
         Ok(grant.addr)
     }
 

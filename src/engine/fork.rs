@@ -13,18 +13,21 @@ use crate::error::{Error, Result};
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// The process that an allocator was made in.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Birth {
     generation: u32,
     process: u32,
 }
 
-impl Birth {
-    pub(crate) fn now() -> Self {
+impl Default for Birth {
+    /// This process.
+    fn default() -> Self {
         watch();
         Birth { generation: GENERATION.load(Ordering::Relaxed), process: std::process::id() }
     }
+}
 
+impl Birth {
     /// Whether this is a child of that process.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
@@ -63,11 +66,11 @@ fn watch() {}
 impl Core {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
-        self.birth.is_forked()
+        self.shared.birth.is_forked()
     }
 
     #[inline]
     pub(crate) fn check_process(&self) -> Result<()> {
-        self.birth.check()
+        self.shared.birth.check()
     }
 }

@@ -47,7 +47,6 @@ impl Core {
     }
 
     /// The part of a free that needs the shard's lock.
-    #[inline(always)]
     pub(crate) fn free_locked(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if id.is_none() {
             state.uncached -= 1;
@@ -60,12 +59,6 @@ impl Core {
         if state.free_plain(id) {
             return Freed::Done;
         }
-        self.free_other(state, id)
-    }
-
-    /// The same for blocks that are no plain ones.
-    #[inline(never)]
-    fn free_other(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if state.slab[id].has_uses {
             state.request_free(id, &self.shared);
             return match state.take_single_use(id) {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::counters::NeedCredit;
 use super::expandable::Grown;
+use super::hit::Handed;
 use super::private::Route;
 use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
 use super::shards::Shard;
-use super::shared::Shared;
 use super::{Core, Growth, attention};
 use crate::device::Stream;
 use crate::error::{Error, Result};
@@ -26,47 +26,21 @@ impl ShardState {
         let expandable = self.rules.expandable && !route.has_upstream;
         Request { bytes, rounded, kind: pool_kind(rounded), pool: route.slot, expandable, scope, site }
     }
-
-    /// A hit that needs nothing but this shard. `None`: not found, or not so simple, and nothing has changed.
-    #[inline(always)]
-    fn hit(&mut self, bytes: u64, scope: u32, site: Site, shared: &Shared) -> Option<Grant> {
-        let request = self.request(bytes, Route::default(), scope, site);
-        if let Some(grant) = self.unpark(&request) {
-            return Some(grant);
-        }
-        if !self.plain || scope != 0 {
-            return None;
-        }
-        self.settle_lazy(shared);
-        self.take_plain(&request)
-    }
 }
 
 impl Core {
-    /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
-    /// but what the thread has entered.
-    #[inline(always)]
-    pub(crate) fn malloc(
-        &self,
-        bytes: u64,
-        stream: Stream,
-        scope: u32,
-        site: Site,
-    ) -> Result<(&Arc<Shard>, Grant)> {
-        if bytes < REQUEST_CEILING
-            && !self.is_forked()
-            && self.attention() == 0
-            && let Some(shard) = self.shards.get(stream)
-            && let Some(grant) = shard.lock_hot().hit(bytes, scope, site, &self.shared)
-        {
-            return Ok((shard, grant));
-        }
-        self.malloc_attentively(bytes, stream, scope, site)
+    /// Hands out a block that is at hand, for no scope. `None`: there is none, or it is not so simple, and nothing has
+    /// changed; [`malloc`](Core::malloc) knows.
+    #[inline]
+    pub(crate) fn hit(&self, bytes: u64, stream: Stream, site: Site) -> Option<(&Arc<Shard>, Handed)> {
+        let ordinary = bytes.wrapping_sub(1) < REQUEST_CEILING - 1 && self.attention() == 0;
+        let shard = if ordinary { self.shards.get(stream)? } else { return None };
+        shard.hit(bytes, site).some().map(|handed| (shard, handed))
     }
 
-    /// The same, for whatever is not a plain hit.
-    #[inline(never)]
-    fn malloc_attentively(
+    /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
+    /// but what the thread has entered.
+    pub(crate) fn malloc(
         &self,
         bytes: u64,
         stream: Stream,

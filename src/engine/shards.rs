@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::Core;
 use super::counters::{Counters, NeedCredit};
+use super::fork::Birth;
 use super::lending::Queue;
 use super::lock::{ShardGuard, ShardMutex};
 use super::shard::ShardState;
@@ -28,6 +29,7 @@ pub(crate) struct Shard {
     pub(crate) stream: Stream,
     /// Place in the order of creation.
     pub(crate) index: u32,
+    pub(super) birth: Birth,
     /// Whose shard it is.
     pub(crate) core: Weak<Core>,
     shared: Arc<Shared>,
@@ -42,6 +44,11 @@ impl Shard {
         let mut state = self.state.lock();
         state.settle_lazy(&self.shared);
         state
+    }
+
+    #[inline]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Locks the shard as it is: a block may be parked. Only for the two short ways, malloc's and free's.
@@ -141,6 +148,7 @@ impl Shards {
         let shard = Arc::new(Shard {
             stream,
             index,
+            birth: shared.birth.clone(),
             core,
             shared: shared.clone(),
             lender: AtomicU32::new(0),

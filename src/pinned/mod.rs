@@ -77,7 +77,7 @@ pub(crate) struct HostState {
 impl Host {
     pub(crate) fn new(device: Arc<dyn Device>, config: &Config) -> Arc<Self> {
         let state = Arc::new_cyclic(|me| HostState {
-            birth: Birth::now(),
+            birth: Birth::default(),
             device,
             options: RwLock::new(Options::of(config)),
             pools: Pools::default(),
