@@ -135,7 +135,7 @@ pub(super) struct Asked {
 
 /// A shard that was asked so often in vain for its owner to stir is idle. Before that, more than what is lacking
 /// would soon be fetched back.
-const IDLE: u32 = 16;
+const IDLE: u32 = 4;
 
 impl Counters {
     /// Puts what the purse lacks into it, as far as it is unused here; all that is unused where the shard is idle.
