@@ -87,6 +87,8 @@ impl Owed {
 /// Credit on its way from some shards to one that lacks it, outside all locks.
 #[derive(Debug)]
 pub(crate) struct Purse {
+    /// Index of the shard that lacks.
+    asker: u32,
     /// What is to be brought, and what of it is still lacking.
     wanted: Lack,
     lack: Lack,
@@ -96,14 +98,14 @@ pub(crate) struct Purse {
 }
 
 impl Purse {
-    pub(super) fn new(lack: Lack) -> Self {
-        Purse { wanted: lack, lack, has: Rows::default(), generation: 0 }
+    pub(super) fn new(lack: Lack, asker: u32) -> Self {
+        Purse { asker, wanted: lack, lack, has: Rows::default(), generation: 0 }
     }
 
     /// Empties it if what it has is worthless.
     fn renew(&mut self, generation: u64) {
         if self.generation != generation {
-            *self = Purse { generation, ..Purse::new(self.wanted) };
+            *self = Purse { generation, ..Purse::new(self.wanted, self.asker) };
         }
     }
 
@@ -126,16 +128,17 @@ pub(super) enum Manner {
     Piecemeal,
 }
 
-/// How often a shard was asked while nothing happened there.
+/// How often a shard was asked by the same other one while nothing happened there.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     epoch: u64,
+    asker: u32,
     times: u32,
 }
 
-/// A shard that was asked so often in vain for its owner to stir is idle. Before that, more than what is lacking
-/// would soon be fetched back.
-const IDLE: u32 = 4;
+/// A shard that another came to so often in vain for its owner to stir is idle, as those of streams that one thread uses
+/// in turn are. From a busy one, more than what is lacking would soon be fetched back.
+const IDLE: u32 = 3;
 
 impl Counters {
     /// Puts what the purse lacks into it, as far as it is unused here; all that is unused where the shard is idle.
@@ -154,7 +157,7 @@ impl Counters {
         if manner == Manner::Whole && !purse.lack.each().all(enough) {
             return false;
         }
-        let idle = self.asked_at(epoch);
+        let idle = self.asked_at(epoch, purse.asker);
         let mut lent = false;
         for (row, counter) in purse.lack.each() {
             let unused = unused(self, row, counter);
@@ -172,9 +175,9 @@ impl Counters {
         lent
     }
 
-    fn asked_at(&mut self, epoch: u64) -> bool {
-        if self.asked.epoch != epoch {
-            self.asked = Asked { epoch, times: 0 };
+    fn asked_at(&mut self, epoch: u64, asker: u32) -> bool {
+        if (self.asked.epoch, self.asked.asker) != (epoch, asker) {
+            self.asked = Asked { epoch, asker, times: 0 };
         }
         self.asked.times = self.asked.times.saturating_add(1);
         self.asked.times > IDLE

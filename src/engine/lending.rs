@@ -105,7 +105,7 @@ impl Shards {
         lack: &mut Lack,
         step: &mut impl FnMut(&mut ShardState) -> Result<R, NeedCredit>,
     ) -> Outcome<R> {
-        let mut purse = Purse::new(*lack);
+        let mut purse = Purse::new(*lack, shard.index);
         self.collect(shard, shared, manner, &mut purse);
         let mut own = shard.lock();
         own.counters.deposit(&purse, shared.bank.generation());

@@ -114,7 +114,7 @@ impl Device {
         manner: Manner,
         step: &impl Fn(&mut Counters) -> Result<(), NeedCredit>,
     ) -> Result<(), Lack> {
-        let mut purse = Purse::new(lack);
+        let mut purse = Purse::new(lack, shard as u32);
         for lender in (0..self.shards.len()).filter(|&lender| lender != shard) {
             let state = match manner {
                 Manner::Whole => self.shards[lender].try_lock(),

@@ -147,7 +147,7 @@ impl Device {
         }
         for manner in [Manner::Whole, Manner::Piecemeal] {
             self.counts.queued += u32::from(manner == Manner::Piecemeal);
-            let mut purse = Purse::new(std::mem::take(&mut self.shards[at].counters.lack));
+            let mut purse = Purse::new(std::mem::take(&mut self.shards[at].counters.lack), at as u32);
             self.collect(at, manner, &mut purse);
             self.deposit(at, &purse);
             if step(&mut self.shards[at].counters).is_ok() {
@@ -173,7 +173,7 @@ impl Device {
         // A shard without any credit lacks all that the block needs.
         let mut poor = Counters::new(false);
         if poor.hand_out(kind(bytes), &change).is_err() {
-            let mut purse = Purse::new(poor.lack);
+            let mut purse = Purse::new(poor.lack, 1);
             self.collect(at, Manner::Piecemeal, &mut purse);
             self.purses.push((at, purse));
         }
