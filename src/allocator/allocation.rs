@@ -22,13 +22,16 @@ use crate::pool::block::{BlockId, State};
 /// It may be sent and shared between threads: the handle only names memory. It stays valid when the last
 /// [`Allocator`](crate::Allocator) handle goes first.
 pub struct Allocation {
-    /// `None` for zero bytes.
-    shard: Option<NonNull<Shard>>,
+    /// Dangling for zero bytes. Never null, so that an `Option` of the handle is not larger.
+    shard: NonNull<Shard>,
+    /// 0 for zero bytes, and for nothing else.
     address: u64,
     requested: usize,
     block: BlockId,
     generation: u32,
 }
+
+const _: () = assert!(size_of::<Option<Allocation>>() == 32);
 
 // SAFETY: the shard is `Sync` (a mutex and plain data) and outlives the handle wherever that goes.
 unsafe impl Send for Allocation {}
@@ -45,7 +48,7 @@ pub struct AllocationParts {
     pub requested: usize,
     /// Raw handle of the stream.
     pub stream: u64,
-    shard: Option<NonNull<Shard>>,
+    shard: NonNull<Shard>,
     block: BlockId,
     generation: u32,
 }
@@ -71,7 +74,7 @@ impl Allocation {
         let hit = if scope == 0 { core.hit(bytes as u64, stream, site) } else { None };
         let Some((shard, handed)) = hit else { return Self::new_slowly(core, bytes, stream, scope, site) };
         Ok(Allocation {
-            shard: Some(NonNull::from(&**shard)),
+            shard: NonNull::from(&**shard),
             address: handed.addr,
             requested: bytes,
             block: handed.block(),
@@ -95,7 +98,7 @@ impl Allocation {
             tag => core.malloc_scoped(bytes as u64, stream, tag, site)?,
         };
         Ok(Allocation {
-            shard: Some(NonNull::from(&**shard)),
+            shard: NonNull::from(&**shard),
             address: grant.addr,
             requested: bytes,
             block: grant.block,
@@ -104,13 +107,19 @@ impl Allocation {
     }
 
     fn null() -> Self {
-        Allocation { shard: None, address: 0, requested: 0, block: BlockId::NONE, generation: 0 }
+        Allocation {
+            shard: NonNull::dangling(),
+            address: 0,
+            requested: 0,
+            block: BlockId::NONE,
+            generation: 0,
+        }
     }
 
     #[inline]
     fn shard(&self) -> Option<&Shard> {
         // SAFETY: the shard lives as long as its core, and the core as long as a block is out (see the module).
-        self.shard.map(|shard| unsafe { shard.as_ref() })
+        (self.address != 0).then(|| unsafe { self.shard.as_ref() })
     }
 
     /// Start address on the device; 0 for zero bytes.
@@ -199,7 +208,7 @@ impl Allocation {
     pub(super) fn adopt(given: &Given<'_>) -> Option<Self> {
         let live = given.state.slab.get(given.block).filter(|b| b.state == State::Allocated)?;
         Some(Allocation {
-            shard: Some(NonNull::from(given.shard)),
+            shard: NonNull::from(given.shard),
             address: live.addr,
             requested: live.requested as usize,
             block: given.block,
