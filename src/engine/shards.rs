@@ -18,10 +18,6 @@ use crate::device::Stream;
 const BUCKETS: usize = 64;
 const INDEXED: usize = 64;
 
-/// Looks at a lock that is wanted soon, and spins between two: a holder has left after a few.
-const LOOKS: u32 = 200;
-const SPINS: u32 = 4;
-
 /// One stream's lock and what it guards. Aligned so that two shards never share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -54,18 +50,6 @@ impl Shard {
     /// Locks the shard as it is: a block may be parked. Only for the two short ways, malloc's and free's.
     #[inline]
     pub(crate) fn lock_hot(&self) -> ShardGuard<'_, ShardState> {
-        self.state.lock()
-    }
-
-    /// [`lock_hot`](Shard::lock_hot) for one whom others wait for meanwhile: it does not stay away from a lock that
-    /// somebody has.
-    pub(super) fn lock_soon(&self) -> ShardGuard<'_, ShardState> {
-        for _ in 0..LOOKS {
-            if let Some(state) = self.state.try_lock() {
-                return state;
-            }
-            (0..SPINS).for_each(|_| std::hint::spin_loop());
-        }
         self.state.lock()
     }
 
@@ -191,10 +175,7 @@ impl Shards {
     /// Locks every shard.
     pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut AllStates<'_>) -> R) -> R {
         let list = self.list.read();
-        let mut states: AllStates<'_> = list.iter().map(|s| s.lock_soon()).collect();
-        for (shard, state) in list.iter().zip(&mut states) {
-            state.settle_lazy(&shard.shared);
-        }
+        let mut states: AllStates<'_> = list.iter().map(|s| s.lock()).collect();
         f(&mut states)
     }
 }
