@@ -72,13 +72,13 @@ impl Allocation {
         site: &'static Location<'static>,
     ) -> Result<Self> {
         let hit = if scope == 0 { core.hit(bytes as u64, stream, site) } else { None };
-        let Some((shard, handed)) = hit else { return Self::new_slowly(core, bytes, stream, scope, site) };
+        let Some((shard, grant)) = hit else { return Self::new_slowly(core, bytes, stream, scope, site) };
         Ok(Allocation {
             shard: NonNull::from(&**shard),
-            address: handed.addr,
+            address: grant.addr,
             requested: bytes,
-            block: handed.block(),
-            generation: handed.generation(),
+            block: grant.block,
+            generation: grant.generation,
         })
     }
 

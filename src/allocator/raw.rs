@@ -22,11 +22,11 @@ impl Allocator {
     #[inline]
     fn alloc_raw_at(&self, bytes: usize, stream: Stream, site: &'static Location<'static>) -> Result<u64> {
         let core = self.core();
-        let Some((shard, handed)) = core.hit(bytes as u64, stream, site) else {
+        let Some((shard, grant)) = core.hit(bytes as u64, stream, site) else {
             return self.alloc_raw_slowly(bytes, stream, site);
         };
-        core.note_address(handed.addr, Place { shard: shard.index, block: handed.block() });
-        Ok(handed.addr)
+        core.note_address(grant.addr, Place { shard: shard.index, block: grant.block });
+        Ok(grant.addr)
     }
 
     #[inline(never)]

@@ -16,9 +16,9 @@ use crate::size::Rules;
 /// A block that was handed out, in two words: they are returned in registers. What goes through memory and is copied
 /// at once, in other units than it was written in, costs as much as a third of a hit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handed {
+pub(super) struct Handed {
     /// 0: none was.
-    pub(crate) addr: u64,
+    addr: u64,
     block: u64,
 }
 
@@ -31,18 +31,9 @@ impl Handed {
     }
 
     #[inline]
-    pub(super) fn some(self) -> Option<Self> {
-        if self.addr == 0 { None } else { Some(self) }
-    }
-
-    #[inline]
-    pub(crate) fn block(self) -> BlockId {
-        BlockId(self.block as u32)
-    }
-
-    #[inline]
-    pub(crate) fn generation(self) -> u32 {
-        (self.block >> 32) as u32
+    pub(super) fn grant(self) -> Option<Grant> {
+        let (block, generation) = (BlockId(self.block as u32), (self.block >> 32) as u32);
+        (self.addr != 0).then_some(Grant { block, generation, addr: self.addr })
     }
 }
 
@@ -120,7 +111,7 @@ impl ShardState {
         block.site = Some(request.site);
         block.scope = 0;
         block.generation = block.generation.wrapping_add(u32::from(!split));
-        let grant = Grant { block: taken, generation: block.generation, addr: block.addr, size };
+        let grant = Grant { block: taken, generation: block.generation, addr: block.addr };
         self.watch(taken, request, &change, split);
         Some(grant)
     }

@@ -103,8 +103,7 @@ impl ShardState {
         let before = std::mem::replace(&mut block.requested, request.bytes);
         block.generation = block.generation.wrapping_add(1);
         block.site = Some(request.site);
-        let grant =
-            Grant { block: lazy.block, generation: block.generation, addr: block.addr, size: block.size };
+        let grant = Grant { block: lazy.block, generation: block.generation, addr: block.addr };
         let (rest, cut) = (block.next, lazy.cut);
         if cut {
             self.slab[rest].requested = before;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::counters::NeedCredit;
 use super::expandable::Grown;
-use super::hit::Handed;
 use super::private::Route;
 use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
 use super::shards::Shard;
@@ -32,10 +31,10 @@ impl Core {
     /// Hands out a block that is at hand, for no scope. `None`: there is none, or it is not so simple, and nothing has
     /// changed; [`malloc`](Core::malloc) knows.
     #[inline]
-    pub(crate) fn hit(&self, bytes: u64, stream: Stream, site: Site) -> Option<(&Arc<Shard>, Handed)> {
+    pub(crate) fn hit(&self, bytes: u64, stream: Stream, site: Site) -> Option<(&Arc<Shard>, Grant)> {
         let ordinary = bytes.wrapping_sub(1) < REQUEST_CEILING - 1 && self.attention() == 0;
         let shard = if ordinary { self.shards.get(stream)? } else { return None };
-        shard.hit(bytes, site).some().map(|handed| (shard, handed))
+        shard.hit(bytes, site).grant().map(|grant| (shard, grant))
     }
 
     /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
@@ -66,6 +65,14 @@ impl Core {
             route = self.before_malloc(stream)?;
         }
         let shard = self.shard(stream);
+        // Without attention, it was tried already.
+        if attention != 0
+            && scope == 0
+            && route == Route::default()
+            && let Some(grant) = shard.hit(bytes, site).grant()
+        {
+            return Ok((shard, grant));
+        }
         let mut state = shard.lock_hot();
         let request = state.request(bytes, route, scope, site);
         if let Some(grant) = state.unpark(&request) {
@@ -95,7 +102,7 @@ impl Core {
         match self.device.malloc(bytes) {
             Ok(addr) => {
                 shard.lock().uncached += 1;
-                Ok((shard, Grant { block: BlockId::NONE, generation: 0, addr, size: bytes }))
+                Ok((shard, Grant { block: BlockId::NONE, generation: 0, addr }))
             }
             Err(error) if error.is_out_of_memory() => {
                 let request = shard.lock().request(bytes, Route::default(), 0, site);

@@ -282,7 +282,7 @@ impl Core {
         let outcome = self.malloc(bytes, stream, tag, site);
         // While caching is off nothing is counted, and no block could carry the tag.
         let counted = outcome.as_ref().ok().filter(|(_, grant)| !grant.block.is_none());
-        scopes.keep(tag, rounded, counted.map(|(_, grant)| grant.size));
+        scopes.keep(tag, rounded, counted.map(|(shard, grant)| shard.lock().slab[grant.block].size));
         outcome
     }
 }

@@ -67,7 +67,6 @@ pub(crate) struct Grant {
     pub(crate) block: BlockId,
     pub(crate) generation: u32,
     pub(crate) addr: u64,
-    pub(crate) size: u64,
 }
 
 /// What a shard's lock guards.
@@ -273,7 +272,7 @@ impl ShardState {
         block.scope = request.scope;
         block.site = Some(request.site);
         block.generation = block.generation.wrapping_add(u32::from(!split));
-        let grant = Grant { block: taken, generation: block.generation, addr: block.addr, size };
+        let grant = Grant { block: taken, generation: block.generation, addr: block.addr };
         self.record(TraceAction::Alloc, grant.addr, request.bytes, Some(request.site));
         Ok((grant, change))
     }
