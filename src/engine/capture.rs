@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::Core;
 use super::events::BlockRef;
-use super::shard::DEFAULT_POOL;
+use super::parts::DEFAULT_POOL;
 use crate::device::{CaptureId, Device, DeviceResult, GraphNode, Stream};
 
 /// The last nodes of all streams that use a block, at the moment of its free.

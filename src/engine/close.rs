@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Core;
-use super::shard::DEFAULT_POOL;
+use super::parts::DEFAULT_POOL;
 use crate::observe::snapshot::PoolKind;
 
 /// Shards that still have blocks out, once the last handle is gone.

@@ -29,9 +29,6 @@ use Counter::{
     RequestedBytes,
 };
 
-/// A limit that no value reaches. A shard's part of a sum can be below 0, and the distance to it must not overflow.
-const LIFTED: i64 = i64::MAX / 2;
-
 pub(super) const EVERY: [Counter; COUNTERS] = [
     Allocation,
     AllocatedBytes,
@@ -74,8 +71,8 @@ pub(crate) struct Change {
 
 /// What a hit moves. `Active` is what is allocated plus what is pending, so that the usual case, nothing pending,
 /// moves half as many words.
-const LANES: usize = 6;
-const COUNT: usize = 0;
+pub(super) const LANES: usize = 6;
+pub(super) const COUNT: usize = 0;
 const BYTES: usize = 1;
 const REQUESTED: usize = 2;
 const SPLIT: usize = 3;
@@ -84,10 +81,10 @@ const OVERSIZE: usize = 5;
 
 /// By lane, then by pool kind: what one operation moves does not lie side by side, so that the compiler does not
 /// pack words that come one by one, which costs more than it saves.
-type Sums = [[i64; 2]; LANES];
+pub(super) type Sums = [[i64; 2]; LANES];
 
 /// The counters of every lane.
-const LANE_COUNTERS: [&[Counter]; LANES] = [
+pub(super) const LANE_COUNTERS: [&[Counter]; LANES] = [
     &[Allocation, Active],
     &[AllocatedBytes, ActiveBytes],
     &[RequestedBytes],
@@ -97,26 +94,26 @@ const LANE_COUNTERS: [&[Counter]; LANES] = [
 ];
 
 /// Number and bytes of the blocks that clients gave back and other streams still use, by pool kind.
-type Pending = [[i64; 2]; 2];
+pub(super) type Pending = [[i64; 2]; 2];
 
 /// One shard's counters.
 #[derive(Debug)]
 pub(crate) struct Counters {
     /// How far each kind's value may grow, all that a hit compares with: what its own limit leaves, and a part of what
     /// the limit of both leaves. See [`publish`](Counters::publish).
-    room: Sums,
+    pub(super) room: Sums,
     /// The same for the number of blocks, small, large and all: that is at its peak too often to be shared out.
-    count_room: [i64; 3],
+    pub(super) count_room: [i64; 3],
     /// Sums of increases and of decreases since the last reset. Every hand-out moves `Active` as it moves
     /// `Allocation`, so the sums of the two are the same.
-    gained: Sums,
-    lost: Sums,
+    pub(super) gained: Sums,
+    pub(super) lost: Sums,
     /// Whether this is the device's only shard.
     pub(super) sole: bool,
     /// Values at the last reset of the sums, and what was pending then.
-    base: Sums,
+    pub(super) base: Sums,
     base_pending: Pending,
-    pending: Pending,
+    pub(super) pending: Pending,
     /// How far a value may go without asking. While this is the only shard, it is the peak itself.
     pub(super) limit: Rows,
     /// What the last refused operation lacked; empty once that was looked at.
@@ -151,59 +148,20 @@ impl Counters {
         self.lane_value(lane, row) + pending
     }
 
-    /// Follows a change of limits.
-    pub(super) fn publish(&mut self) {
-        for lane in 0..LANES {
-            self.share(lane, 0, 0);
-        }
-    }
-
-    /// The same for the one lane that a counter belongs to.
-    pub(super) fn publish_one(&mut self, counter: Counter) {
-        self.share(lane(counter), 0, 0);
-    }
-
-    /// Sets the room of both kinds: where the limits allow it, `more` for the one in `row`, and half of what is left
-    /// for each.
-    fn share(&mut self, lane: usize, row: usize, more: i64) {
-        let (own, others, both) =
-            (self.lane_room(lane, row), self.lane_room(lane, 1 - row), self.lane_room(lane, ALL));
-        if lane == COUNT {
-            (self.count_room[row], self.count_room[1 - row], self.count_room[ALL]) = (own, others, both);
-            return;
-        }
-        let left_over = (both - more).max(0) / 2;
-        let room = own.min(both - left_over.min(others));
-        self.room[lane][row] = room;
-        self.room[lane][1 - row] = others.min(both - room);
-    }
-
-    /// How far the lane's counters may grow. A hit moves the active as the allocated: the nearer limit counts.
-    fn lane_room(&self, lane: usize, row: usize) -> i64 {
-        let value = self.lane_value(lane, row);
-        let limits = &self.limit[row];
-        let (counters, pending) = (LANE_COUNTERS[lane], self.pending_in(lane, row));
-        let room = limits[counters[0] as usize] - value;
-        match counters.get(1) {
-            Some(&active) => room.min(limits[active as usize] - value - pending),
-            None => room,
-        }
-    }
-
     /// What is in clients' hands, or the splits.
-    fn lane_value(&self, lane: usize, row: usize) -> i64 {
+    pub(super) fn lane_value(&self, lane: usize, row: usize) -> i64 {
         let one = |row: usize| self.base[lane][row] + self.gained[lane][row] - self.lost[lane][row];
         if row == ALL { one(0) + one(1) } else { one(row) }
     }
 
     /// What is active beside that.
-    fn pending_in(&self, lane: usize, row: usize) -> i64 {
+    pub(super) fn pending_in(&self, lane: usize, row: usize) -> i64 {
         let one = |row: usize| self.pending.get(lane).map_or(0, |kinds| kinds[row]);
         if row == ALL { one(0) + one(1) } else { one(row) }
     }
 
     #[inline]
-    fn fits(&self, row: usize, lane: usize, more: i64) -> bool {
+    pub(super) fn fits(&self, row: usize, lane: usize, more: i64) -> bool {
         more <= self.room[lane][row]
     }
 
@@ -347,77 +305,6 @@ impl Counters {
         self.lost[REQUESTED][row] -= by;
     }
 
-    /// Makes room for what is handed out (count, bytes, requested) and for the splits where this is the only shard;
-    /// elsewhere notes what is missing. The values are still those before.
-    #[cold]
-    #[inline(never)]
-    #[allow(clippy::too_many_arguments)] // a struct would be written to the stack on every hit
-    fn raise_for(
-        &mut self,
-        row: usize,
-        count: i64,
-        bytes: i64,
-        requested: i64,
-        split: i64,
-        split_bytes: i64,
-        oversize: bool,
-    ) -> Result<(), NeedCredit> {
-        self.lack = Lack::default();
-        let more = [count, bytes, requested, split, split_bytes, i64::from(oversize)];
-        for (lane, more) in more.into_iter().enumerate() {
-            let fits = lane != COUNT && self.fits(row, lane, more);
-            if more > 0 && !fits {
-                self.raise(row, lane, more);
-            }
-        }
-        if self.lack.is_empty() { Ok(()) } else { Err(NeedCredit) }
-    }
-
-    fn raise(&mut self, row: usize, lane: usize, more: i64) {
-        for row in [row, ALL] {
-            for &counter in LANE_COUNTERS[lane] {
-                let need = more - self.unused(row, counter);
-                if need <= 0 {
-                    continue;
-                }
-                if self.sole {
-                    self.limit[row][counter as usize] += need;
-                } else {
-                    self.lack.set(row, counter, need);
-                }
-            }
-        }
-        self.share(lane, row, more);
-    }
-
-    pub(super) fn unused(&self, row: usize, counter: Counter) -> i64 {
-        self.limit[row][counter as usize] - self.value(row, counter)
-    }
-
-    /// Gives credit away, at most what is unused; or gets some (below 0). To be [published](Counters::publish).
-    pub(super) fn give(&mut self, row: usize, counter: Counter, amount: i64) {
-        self.limit[row][counter as usize] -= amount;
-    }
-
-    /// Lets the next operation pass, and returns the limits until then; only while every shard is locked, and
-    /// followed by [`lower`](Counters::lower).
-    pub(super) fn lift(&mut self) -> Rows {
-        let before = std::mem::replace(&mut self.limit, [[LIFTED; COUNTERS]; 3]);
-        self.publish();
-        before
-    }
-
-    /// Ends [`lift`](Counters::lift): the limits are what they were, or the values where these are beyond them.
-    pub(super) fn lower(&mut self, before: &Rows) {
-        for (row, before) in before.iter().enumerate() {
-            for counter in EVERY {
-                let i = counter as usize;
-                self.limit[row][i] = before[i].max(self.value(row, counter));
-            }
-        }
-        self.publish();
-    }
-
     pub(super) fn reset_accumulated(&mut self) {
         for lane in 0..LANES {
             for row in 0..2 {
@@ -447,7 +334,7 @@ impl Counters {
 }
 
 /// The lane that a hit moves for the counter.
-fn lane(counter: Counter) -> usize {
+pub(super) fn lane(counter: Counter) -> usize {
     match counter {
         Allocation | Active => COUNT,
         AllocatedBytes | ActiveBytes => BYTES,

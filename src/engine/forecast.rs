@@ -1,8 +1,9 @@
 //! What a request would do, without doing it; and growing ahead of need.
 
 use super::Core;
+use super::parts::DEFAULT_POOL;
 use super::private::Route;
-use super::shard::{DEFAULT_POOL, ShardState};
+use super::shard::ShardState;
 use crate::device::Stream;
 use crate::error::{Error, Result};
 use crate::observe::snapshot::PoolKind;

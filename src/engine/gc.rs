@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Core;
-use super::shard::DEFAULT_POOL;
+use super::parts::DEFAULT_POOL;
 use crate::config::Config;
 use crate::device::DeviceResult;
 use crate::observe::snapshot::PoolKind;

@@ -5,9 +5,10 @@
 
 use std::panic::Location;
 
-use super::counters::Change;
+use super::change::hand_out_change;
+use super::parts::DEFAULT_POOL;
 use super::private::Route;
-use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
+use super::shard::{Grant, Request, ShardState};
 use super::shards::Shard;
 use crate::pool::block::{BlockId, State};
 use crate::pool::chain;
@@ -85,14 +86,7 @@ impl ShardState {
         let whole = block.size;
         let split = whole - request.rounded >= Rules::least_plain_remainder(kind);
         let size = if split { request.rounded } else { whole };
-        let was_split = block.is_split();
-        let change = Change {
-            bytes: size as i64,
-            requested: request.bytes as i64,
-            split: i64::from(split) - i64::from(was_split),
-            split_bytes: if was_split { 0 } else { whole as i64 } - size as i64,
-            oversize: false,
-        };
+        let change = hand_out_change(block, size, split, request.bytes, false);
         self.counters.hand_out(kind, &change).ok()?;
         let index = self.default.set(kind).ordinary();
         index.remove_first(&mut self.slab, id);

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shard::{DEFAULT_POOL, Request};
+use super::parts::DEFAULT_POOL;
+use super::shard::Request;
 use super::shards::Shard;
 use super::{Core, Growth};
 use crate::config::Config;

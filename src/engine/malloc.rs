@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::counters::NeedCredit;
 use super::expandable::Grown;
+use super::parts::DEFAULT_POOL;
 use super::private::Route;
-use super::shard::{DEFAULT_POOL, Grant, Request, ShardState};
+use super::shard::{Grant, Request, ShardState};
 use super::shards::Shard;
 use super::{Core, Growth, attention};
 use crate::device::Stream;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Core;
-use super::shard::{DEFAULT_POOL, Request};
+use super::parts::DEFAULT_POOL;
+use super::shard::Request;
 use super::shards::Shard;
 use crate::device::MemInfo;
 use crate::error::Error;

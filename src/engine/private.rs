@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::shard::DEFAULT_POOL;
+use super::parts::DEFAULT_POOL;
 use super::{Core, attention};
 use crate::device::Stream;
 use crate::error::{Error, Result};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::shard::{DEFAULT_POOL, Request, ShardState};
+use super::parts::DEFAULT_POOL;
+use super::shard::{Request, ShardState};
 use super::shards::Shard;
 use super::{Core, Growth};
 use crate::device::{DeviceError, DeviceResult};

@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::change::hand_out_change;
 use super::counters::{Change, Counters, NeedCredit};
 use super::lazy::Lazy;
+use super::parts::{DEFAULT_POOL, PoolPart};
 use super::shared::Shared;
 use super::trace::{Recorded, Ring};
 use super::uses::UseTable;
@@ -17,36 +19,7 @@ use crate::observe::history::TraceAction;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{Block, BlockId, Slab, State};
 use crate::pool::chain;
-use crate::pool::set::FreeSet;
 use crate::size::Rules;
-
-/// Slot of the default pool.
-pub(crate) const DEFAULT_POOL: u32 = 0;
-
-/// The two free sets of one pool on one stream.
-#[derive(Debug)]
-pub(crate) struct PoolPart {
-    /// By kind.
-    sets: [FreeSet; 2],
-    /// Every request takes a whole segment [spec 14.4].
-    pub(crate) no_split: bool,
-}
-
-impl PoolPart {
-    pub(crate) fn new() -> Self {
-        PoolPart { sets: [FreeSet::new(), FreeSet::new()], no_split: false }
-    }
-
-    #[inline]
-    pub(crate) fn set(&mut self, kind: PoolKind) -> &mut FreeSet {
-        &mut self.sets[kind as usize]
-    }
-}
-
-#[cold]
-fn private_part(private: &mut HashMap<u32, PoolPart>, pool: u32) -> &mut PoolPart {
-    private.entry(pool).or_insert_with(PoolPart::new)
-}
 
 /// What a client asks for, after rounding and routing.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +71,7 @@ pub(crate) struct ShardState {
     /// Streams recorded on blocks, by block.
     pub(super) uses: UseTable,
     pub(super) default: PoolPart,
-    private: HashMap<u32, PoolPart>,
+    pub(super) private: HashMap<u32, PoolPart>,
 }
 
 impl ShardState {
@@ -122,35 +95,6 @@ impl ShardState {
             default: PoolPart::new(),
             private: HashMap::new(),
         }
-    }
-
-    /// The pool's part on this stream; made when it is first needed.
-    #[inline]
-    pub(crate) fn part(&mut self, pool: u32) -> &mut PoolPart {
-        match pool {
-            DEFAULT_POOL => &mut self.default,
-            pool => private_part(&mut self.private, pool),
-        }
-    }
-
-    /// Works on one free set and the block records together.
-    #[inline]
-    pub(super) fn with_set<R>(
-        &mut self,
-        pool: u32,
-        kind: PoolKind,
-        f: impl FnOnce(&mut FreeSet, &mut Slab) -> R,
-    ) -> R {
-        let part = match pool {
-            DEFAULT_POOL => &mut self.default,
-            pool => private_part(&mut self.private, pool),
-        };
-        f(part.set(kind), &mut self.slab)
-    }
-
-    /// Forgets a private pool's part, which is empty.
-    pub(crate) fn drop_part(&mut self, pool: u32) {
-        self.private.remove(&pool);
     }
 
     #[inline]
@@ -415,41 +359,4 @@ impl ShardState {
         let (pool, kind) = (self.slab[id].pool, self.slab[id].kind);
         self.with_set(pool, kind, |set, slab| set.merge(slab, id, prev, next));
     }
-
-    /// What a free does to the statistics [spec 5.2]; the neighbours given are those it merges with.
-    #[inline(always)]
-    pub(super) fn free_change(&self, id: BlockId, prev: Option<BlockId>, next: Option<BlockId>) -> Change {
-        let block = &self.slab[id];
-        let bytes = block.size as i64;
-        let oversize = block.size >= self.rules.max_split;
-        let requested = block.requested as i64;
-        if block.is_expandable() {
-            return Change { bytes, requested, split: 0, split_bytes: 0, oversize };
-        }
-        let (mut count, mut absorbed) = (0, 0);
-        let (mut before, mut after) = (block.prev, block.next);
-        if let Some(prev) = prev {
-            (count, absorbed, before) = (1, self.slab[prev].size, self.slab[prev].prev);
-        }
-        if let Some(next) = next {
-            (count, absorbed, after) = (count + 1, absorbed + self.slab[next].size, self.slab[next].next);
-        }
-        let stays_split = !before.is_none() || !after.is_none();
-        // Absorbed bytes were counted already: what is left is the block itself, or everything goes.
-        let split_bytes = if stays_split { bytes } else { -(absorbed as i64) };
-        Change { bytes, requested, split: i64::from(stays_split) - count, split_bytes, oversize }
-    }
-}
-
-/// The table of [spec 4.6].
-#[inline]
-fn hand_out_change(block: &Block, size: u64, split: bool, requested: u64, oversize: bool) -> Change {
-    let (bytes, requested) = (size as i64, requested as i64);
-    if block.is_expandable() {
-        return Change { bytes, requested, split: 0, split_bytes: 0, oversize };
-    }
-    let was_split = block.is_split();
-    // What was split was counted whole; what was not and is now, counts with its rest.
-    let split_bytes = if was_split { -bytes } else { block.size as i64 - bytes };
-    Change { bytes, requested, split: i64::from(split) - i64::from(was_split), split_bytes, oversize }
 }

@@ -1,8 +1,9 @@
 //! The cache's state as plain data [spec 12.1], and what `empty_cache` had to leave.
 
 use super::Core;
+use super::parts::DEFAULT_POOL;
 use super::release::{KeptReason, KeptSegment};
-use super::shard::{DEFAULT_POOL, ShardState};
+use super::shard::ShardState;
 use super::trace::Recorded;
 use crate::observe::history::{Frames, TraceAction};
 use crate::observe::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};

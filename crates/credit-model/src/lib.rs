@@ -10,6 +10,9 @@ mod counters;
 #[allow(dead_code)]
 #[path = "../../../src/engine/credit.rs"]
 mod credit;
+#[allow(dead_code)]
+#[path = "../../../src/engine/room.rs"]
+mod room;
 mod lock {
     pub(crate) use parking_lot::Mutex as ShardMutex;
 }
