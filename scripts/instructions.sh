@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 figures=benches/instructions.txt
 tolerance=5 # per cent
-cases="small large small-raw large-raw recorded-raw locks"
+cases="small large small-raw large-raw recorded-raw churn locks"
 few=1000 many=11000
 
 if ! command -v valgrind >/dev/null; then

@@ -118,8 +118,11 @@ impl Allocation {
 
     #[inline]
     fn shard(&self) -> Option<&Shard> {
+        if self.address == 0 {
+            return None;
+        }
         // SAFETY: the shard lives as long as its core, and the core as long as a block is out (see the module).
-        (self.address != 0).then(|| unsafe { self.shard.as_ref() })
+        Some(unsafe { self.shard.as_ref() })
     }
 
     /// Start address on the device; 0 for zero bytes.

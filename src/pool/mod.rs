@@ -3,6 +3,8 @@
 //! [`block`] keeps block records, [`chain`] links the blocks of a segment, [`index`] finds the best fit,
 //! [`set`] puts them together into the free set of one pool.
 
+#![allow(clippy::inline_always)] // as in the engine
+
 pub(crate) mod block;
 pub(crate) mod chain;
 pub(crate) mod index;
