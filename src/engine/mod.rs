@@ -4,10 +4,11 @@
 //!
 //! 1. `growth`: one slow path at a time; held over driver calls; no hit needs it
 //! 2. `events`: pending frees; taken by a hit only while some are pending
-//! 3. `pools`, `ledger`, `far_addresses`: short, never over a driver call
-//! 4. the queue for credit, only over shards
-//! 5. shards, all of them only in order of creation: what a hit needs
-//! 6. the peaks, the scopes
+//! 3. `config`: for writing until every shard follows the change, which takes locks below
+//! 4. `pools`, `ledger`, `far_addresses`: short, never over a driver call
+//! 5. the queue for credit, only over shards
+//! 6. shards, all of them only in order of creation: what a hit needs
+//! 7. the peaks, the scopes
 //!
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 

@@ -53,6 +53,8 @@ impl Core {
         let processes = self.device.processes();
         let wanted = self.wanted(request, segment_size, shard.stream);
         let findings = diagnose(&self.evidence(Some(wanted), Some(info), processes.as_deref())).findings;
+        // Not inside the report: the lock would be held until that is done, and reading the settings comes before it.
+        let allowed = self.ledger.lock().allowed_max;
         OomReport {
             device: self.properties.ordinal,
             requested: request.bytes,
@@ -61,7 +63,7 @@ impl Core {
             stream: shard.stream.raw(),
             device_total: info.total,
             device_free: info.free,
-            allowed: self.ledger.lock().allowed_max,
+            allowed,
             allocated: stats.allocated_bytes.all.current as u64,
             reserved: stats.reserved_bytes.all.current as u64,
             active: stats.active_bytes.all.current as u64,

@@ -278,3 +278,32 @@ fn the_peaks_are_exact() {
         allocator.verify().unwrap();
     }
 }
+
+/// A failure says which settings were in force: the report must not wait for who changes them while that one waits for
+/// what the report holds.
+#[test]
+fn a_request_fails_while_settings_change() {
+    let (tell, told) = mpsc::channel();
+    // Not scoped: threads that wait for each other would keep the test from failing.
+    thread::spawn(move || {
+        let allocator = Allocator::simulated(SimDevice::new(64 << 20));
+        let failing = AtomicUsize::new(THREADS - 1);
+        thread::scope(|s| {
+            for t in 1..THREADS {
+                let (allocator, failing) = (&allocator, &failing);
+                s.spawn(move || {
+                    for _ in 0..5 * ROUNDS {
+                        allocator.alloc_on(100 * MIB, Stream::from_raw(8 * t as u64)).unwrap_err();
+                    }
+                    failing.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            while failing.load(Ordering::Relaxed) > 0 {
+                allocator.set_per_process_memory_fraction(0.9).unwrap();
+                allocator.set_allocator_settings("garbage_collection_threshold:0.5").unwrap();
+            }
+        });
+        tell.send(()).unwrap();
+    });
+    assert!(told.recv_timeout(Duration::from_secs(60)).is_ok(), "the threads wait for each other");
+}
