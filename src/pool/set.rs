@@ -39,7 +39,7 @@ impl FreeSet {
         self.ordinary.insert(slab, id);
     }
 
-    #[cold]
+    #[inline(never)]
     fn insert_expandable(&mut self, slab: &mut Slab, id: BlockId) {
         if chain::next_in(slab, id, State::Unmapped).is_none() {
             return self.expandable.insert(slab, id);
@@ -62,7 +62,7 @@ impl FreeSet {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn remove_expandable(&mut self, slab: &mut Slab, id: BlockId) {
         if let Some(at) = self.tails.iter().position(|tail| tail.2 == id) {
             self.tails.remove(at);
@@ -114,7 +114,7 @@ impl FreeSet {
         if expandable { self.expandable_candidate(slab, size, ordinary) } else { ordinary }
     }
 
-    #[cold]
+    #[inline(never)]
     fn expandable_candidate(&self, slab: &Slab, size: u64, ordinary: Option<BlockId>) -> Option<BlockId> {
         let key = |id: BlockId| (slab[id].size, slab[id].addr);
         let whole = match (ordinary, self.expandable.best_fit(size)) {
