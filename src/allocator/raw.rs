@@ -16,12 +16,7 @@ impl Allocator {
     #[inline]
     #[track_caller]
     pub fn alloc_raw(&self, bytes: usize, stream: Stream) -> Result<u64> {
-        self.alloc_raw_at(bytes, stream, Location::caller())
-    }
-
-    #[inline]
-    fn alloc_raw_at(&self, bytes: usize, stream: Stream, site: &'static Location<'static>) -> Result<u64> {
-        let core = self.core();
+        let (core, site) = (self.core(), Location::caller());
         let Some((shard, grant)) = core.hit(bytes as u64, stream, site) else {
             return self.alloc_raw_slowly(bytes, stream, site);
         };

@@ -94,7 +94,7 @@ pub(super) const LANE_COUNTERS: [&[Counter]; LANES] = [
 ];
 
 /// Number and bytes of the blocks that clients gave back and other streams still use, by pool kind.
-pub(super) type Pending = [[i64; 2]; 2];
+type Pending = [[i64; 2]; 2];
 
 /// One shard's counters.
 #[derive(Debug)]
@@ -106,14 +106,14 @@ pub(crate) struct Counters {
     pub(super) count_room: [i64; 3],
     /// Sums of increases and of decreases since the last reset. Every hand-out moves `Active` as it moves
     /// `Allocation`, so the sums of the two are the same.
-    pub(super) gained: Sums,
-    pub(super) lost: Sums,
+    gained: Sums,
+    lost: Sums,
     /// Whether this is the device's only shard.
     pub(super) sole: bool,
     /// Values at the last reset of the sums, and what was pending then.
-    pub(super) base: Sums,
+    base: Sums,
     base_pending: Pending,
-    pub(super) pending: Pending,
+    pending: Pending,
     /// How far a value may go without asking. While this is the only shard, it is the peak itself.
     pub(super) limit: Rows,
     /// What the last refused operation lacked; empty once that was looked at.

@@ -30,8 +30,17 @@ impl PoolPart {
     }
 }
 
+#[inline]
+fn part_of<'a>(
+    default: &'a mut PoolPart,
+    private: &'a mut HashMap<u32, PoolPart>,
+    pool: u32,
+) -> &'a mut PoolPart {
+    if pool == DEFAULT_POOL { default } else { private_part(private, pool) }
+}
+
 #[cold]
-pub(super) fn private_part(private: &mut HashMap<u32, PoolPart>, pool: u32) -> &mut PoolPart {
+fn private_part(private: &mut HashMap<u32, PoolPart>, pool: u32) -> &mut PoolPart {
     private.entry(pool).or_insert_with(PoolPart::new)
 }
 
@@ -39,10 +48,7 @@ impl ShardState {
     /// The pool's part on this stream; made when it is first needed.
     #[inline]
     pub(crate) fn part(&mut self, pool: u32) -> &mut PoolPart {
-        match pool {
-            DEFAULT_POOL => &mut self.default,
-            pool => private_part(&mut self.private, pool),
-        }
+        part_of(&mut self.default, &mut self.private, pool)
     }
 
     /// Works on one free set and the block records together.
@@ -53,10 +59,7 @@ impl ShardState {
         kind: PoolKind,
         f: impl FnOnce(&mut FreeSet, &mut Slab) -> R,
     ) -> R {
-        let part = match pool {
-            DEFAULT_POOL => &mut self.default,
-            pool => private_part(&mut self.private, pool),
-        };
+        let part = part_of(&mut self.default, &mut self.private, pool);
         f(part.set(kind), &mut self.slab)
     }
 
