@@ -1,6 +1,6 @@
 //! Where a step gets the [credit](super::credit) from that its shard lacks.
 //!
-//! 1. From one other shard that has all of it, passing over those that are locked. Nothing else is touched.
+//! 1. From one other shard that has all of it, passing over those that are locked. A block parked there is filed.
 //! 2. In turn with others who found none: from all shards, piece by piece.
 //! 3. Still in turn: every shard is locked, and the peaks move where the sums pass them.
 

@@ -1,4 +1,4 @@
-//! The lock of a shard, and of the bank: held for tens of nanoseconds, taken twice in a hot pair.
+//! The lock of a shard, of the peaks and of the queue for credit: held for tens of nanoseconds, taken twice in a hot pair.
 //!
 //! One atomic exchange to take it, a plain store to give it back: half the cost of a lock that must see on release
 //! whether somebody sleeps. The holder never blocks, calls the driver or user code (see the order of locks in
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::lock_api::{GuardSend, Mutex, MutexGuard, RawMutex};
 
-/// The guarded state of a shard or of the bank.
+/// The state that such a lock guards.
 pub(crate) type ShardMutex<T> = Mutex<SpinLock, T>;
 /// What [`ShardMutex::lock`] gives.
 pub(crate) type ShardGuard<'a, T> = MutexGuard<'a, SpinLock, T>;
