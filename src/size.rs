@@ -53,18 +53,17 @@ impl Rules {
         }
     }
 
-    /// Whether requests are rounded to 512 bytes, and every free block that is large enough may serve, ordinary ones only:
-    /// the default.
-    pub(crate) fn is_plain(&self) -> bool {
-        !self.rounds_to_divisions && self.max_split == u64::MAX && !self.expandable
+    /// Whether every free block that is large enough may serve, and be split: the default.
+    pub(crate) fn allow_every_block(&self) -> bool {
+        self.max_split == u64::MAX
     }
 
-    /// The least remainder that is split off when [plain](Rules::is_plain) [spec 3.3].
+    /// The least remainder that is split off a block that may be split [spec 3.3]. `expandable` is the request's mode.
     #[inline]
-    pub(crate) fn least_plain_remainder(kind: PoolKind) -> u64 {
+    pub(crate) fn least_remainder(kind: PoolKind, expandable: bool) -> u64 {
         match kind {
-            PoolKind::Small => MIN_BLOCK,
-            PoolKind::Large => SMALL_LIMIT + 1,
+            PoolKind::Large if !expandable => SMALL_LIMIT + 1,
+            _ => MIN_BLOCK,
         }
     }
 
@@ -105,10 +104,8 @@ impl Rules {
     /// Whether the remainder of a block is split off [spec 3.3]. `expandable` is the request's mode.
     #[inline]
     pub(crate) fn should_split(&self, kind: PoolKind, size: u64, remainder: u64, expandable: bool) -> bool {
-        if expandable {
-            return remainder >= MIN_BLOCK;
-        }
-        remainder >= Rules::least_plain_remainder(kind) && (kind == PoolKind::Small || size < self.max_split)
+        remainder >= Rules::least_remainder(kind, expandable)
+            && (expandable || kind == PoolKind::Small || size < self.max_split)
     }
 
     /// Whether an oversize rule forbids serving `size` from a block of `block` bytes [spec 3.2, steps 4 and 5].

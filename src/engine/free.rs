@@ -56,7 +56,7 @@ impl Core {
             return Freed::Done;
         }
         state.settle_lazy(&self.shared);
-        if state.free_plain(id) {
+        if state.is_plain::<false>(id) && state.free_plain::<false>(id) {
             return Freed::Done;
         }
         if state.slab[id].has_uses {

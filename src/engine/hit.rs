@@ -6,9 +6,10 @@
 use std::panic::Location;
 
 use super::change::hand_out_change;
+use super::lock::ShardGuard;
 use super::parts::DEFAULT_POOL;
 use super::private::Route;
-use super::shard::{Grant, Request, ShardState};
+use super::shard::{Grant, Request, ShardState, Way};
 use super::shards::Shard;
 use crate::pool::block::{BlockId, State};
 use crate::pool::chain;
@@ -50,11 +51,33 @@ impl Shard {
         if let Some(grant) = state.unpark(&request) {
             return Handed::new(&grant);
         }
-        if !state.plain {
+        if state.way != Way::Ordinary {
+            return self.hit_otherwise(state, bytes, site);
+        }
+        state.settle_lazy(self.shared());
+        state.take_plain::<false>(&request).as_ref().map_or(Handed::NONE, Handed::new)
+    }
+
+    /// The same where shards go another way.
+    #[inline(never)]
+    fn hit_otherwise(
+        &self,
+        mut state: ShardGuard<'_, ShardState>,
+        bytes: u64,
+        site: &'static Location<'static>,
+    ) -> Handed {
+        if state.gc_armed {
             return Handed::NONE;
         }
         state.settle_lazy(self.shared());
-        state.take_plain(&request).as_ref().map_or(Handed::NONE, Handed::new)
+        let request = state.request(bytes, Route::default(), 0, site);
+        let grant = if state.way == Way::Expandable {
+            state.take_plain::<true>(&request)
+        } else {
+            let found = state.find_free_uncounted(&request);
+            found.and_then(|id| state.hand_out(id, &request, self.shared()).ok())
+        };
+        grant.as_ref().map_or(Handed::NONE, Handed::new)
     }
 
     /// Takes a live block back. `false`: it is not so simple, and nothing has changed.
@@ -71,28 +94,40 @@ impl Shard {
             return true;
         }
         state.settle_lazy(self.shared());
-        state.free_plain(id)
+        if state.is_plain::<false>(id) {
+            state.free_plain::<false>(id)
+        } else {
+            self.free_otherwise(state, id)
+        }
+    }
+
+    /// The same for other blocks, and where shards go another way.
+    #[inline(never)]
+    fn free_otherwise(&self, mut state: ShardGuard<'_, ShardState>, id: BlockId) -> bool {
+        if state.is_plain::<true>(id) {
+            return state.free_plain::<true>(id);
+        }
+        !state.slab[id].has_uses && state.free_now(id, self.shared()).is_ok()
     }
 }
 
 impl ShardState {
     /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
     #[inline(always)]
-    pub(super) fn take_plain(&mut self, request: &Request) -> Option<Grant> {
+    pub(super) fn take_plain<const EXPANDABLE: bool>(&mut self, request: &Request) -> Option<Grant> {
         let kind = request.kind;
-        let index = self.default.set(kind).ordinary();
-        let id = index.best_fit(request.rounded)?;
+        let id = self.default.set(kind).candidate(&self.slab, request.rounded, EXPANDABLE)?;
         let block = &self.slab[id];
         let whole = block.size;
-        let split = whole - request.rounded >= Rules::least_plain_remainder(kind);
+        let split = whole - request.rounded >= Rules::least_remainder(kind, EXPANDABLE);
         let size = if split { request.rounded } else { whole };
         let change = hand_out_change(block, size, split, request.bytes, false);
         self.counters.hand_out(kind, &change).ok()?;
-        let index = self.default.set(kind).ordinary();
-        index.remove_first(&mut self.slab, id);
+        let set = self.default.set(kind);
+        set.unfile_candidate::<EXPANDABLE>(&mut self.slab, id);
         let taken = if split {
             let front = chain::split_front(&mut self.slab, id, size);
-            index.insert(&mut self.slab, id);
+            set.file::<EXPANDABLE>(&mut self.slab, id);
             self.epoch += 1;
             front
         } else {
@@ -110,19 +145,22 @@ impl ShardState {
         Some(grant)
     }
 
-    /// Takes a live block back. `false`, and nothing has changed: it is no plain one, or credit is missing.
+    /// Whether [`free_plain`](ShardState::free_plain) may take the block back.
     #[inline(always)]
-    pub(super) fn free_plain(&mut self, id: BlockId) -> bool {
+    pub(super) fn is_plain<const EXPANDABLE: bool>(&self, id: BlockId) -> bool {
+        let way = if EXPANDABLE { Way::Expandable } else { Way::Ordinary };
         let block = &self.slab[id];
-        if !self.plain
-            || block.pool != DEFAULT_POOL
-            || block.scope != 0
-            || block.has_uses
-            || block.is_expandable()
-        {
-            return false;
-        }
-        let kind = block.kind;
+        self.way == way
+            && block.pool == DEFAULT_POOL
+            && block.scope == 0
+            && !block.has_uses
+            && (EXPANDABLE || !block.is_expandable())
+    }
+
+    /// Takes a plain live block back. `false`, and nothing has changed: credit is missing.
+    #[inline(always)]
+    pub(super) fn free_plain<const EXPANDABLE: bool>(&mut self, id: BlockId) -> bool {
+        let kind = self.slab[id].kind;
         let (prev, next) = self.free_neighbours(id);
         let change = self.free_change(id, prev, next);
         if self.counters.free(kind, &change).is_err() {
@@ -130,20 +168,20 @@ impl ShardState {
         }
         self.live -= 1;
         self.epoch += 1;
-        let index = self.default.set(kind).ordinary();
+        let set = self.default.set(kind);
         let slab = &mut self.slab;
         if let Some(prev) = prev {
-            index.remove(slab, prev);
+            set.unfile::<EXPANDABLE>(slab, prev);
             chain::absorb_prev(slab, id);
         }
         if let Some(next) = next {
-            index.remove(slab, next);
+            set.unfile::<EXPANDABLE>(slab, next);
             chain::absorb_next(slab, id);
         }
         let block = &mut slab[id];
         block.site = None;
         block.state = State::Free;
-        index.insert(slab, id);
+        set.file::<EXPANDABLE>(slab, id);
         true
     }
 }

@@ -42,6 +42,17 @@ pub(crate) struct Grant {
     pub(crate) addr: u64,
 }
 
+/// How [`super::hit`] serves a shard's default pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By the default rules, with nothing armed and no history.
+    Ordinary,
+    /// The same with expandable segments.
+    Expandable,
+    /// By the steps of this file, which suit all rules.
+    General,
+}
+
 /// What a shard's lock guards.
 #[derive(Debug)]
 pub(crate) struct ShardState {
@@ -58,8 +69,7 @@ pub(crate) struct ShardState {
     pub(super) gc_seen: bool,
     /// Whether blocks may be watched: searches are not counted, and the allocator is not ending.
     pub(super) watches: bool,
-    /// Whether [`super::hit`] may serve this shard.
-    pub(super) plain: bool,
+    pub(super) way: Way,
     /// Blocks in clients' hands.
     pub(crate) live: u64,
     /// Driver allocations in clients' hands, made while caching was off.
@@ -86,7 +96,7 @@ impl ShardState {
             lazy: Lazy::default(),
             gc_seen: false,
             watches: true,
-            plain: false,
+            way: Way::General,
             live: 0,
             uncached: 0,
             closing: false,
@@ -234,7 +244,12 @@ impl ShardState {
     pub(super) fn update_modes(&mut self) {
         self.gc_seen |= self.gc_armed;
         self.watches = !self.gc_armed && !self.closing;
-        self.plain = self.watches && !self.gc_seen && self.ring.is_none() && self.rules.is_plain();
+        let plain = self.watches && !self.gc_seen && self.ring.is_none() && self.rules.allow_every_block();
+        self.way = match (plain, self.rules.expandable) {
+            (false, _) => Way::General,
+            (true, false) => Way::Ordinary,
+            (true, true) => Way::Expandable,
+        };
     }
 
     /// Files a block in its free set.

@@ -9,5 +9,5 @@ pub(crate) mod block;
 pub(crate) mod chain;
 pub(crate) mod index;
 pub(crate) mod set;
+mod size_list;
 mod sizes;
-mod trie;

@@ -100,15 +100,27 @@ impl FreeSet {
         }
     }
 
-    /// The ordinary blocks.
-    #[inline]
-    pub(crate) fn ordinary(&mut self) -> &mut FreeIndex {
-        &mut self.ordinary
+    /// [`insert`](FreeSet::insert) of what is `Free` already, where only ordinary blocks come, unless `MIXED`.
+    #[inline(always)]
+    pub(crate) fn file<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
+        if MIXED { self.insert(slab, id) } else { self.ordinary.insert(slab, id) }
+    }
+
+    /// [`remove`](FreeSet::remove) where only ordinary blocks go, unless `MIXED`. Its state is for the caller to set.
+    #[inline(always)]
+    pub(crate) fn unfile<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
+        if MIXED { self.remove(slab, id) } else { self.ordinary.remove(slab, id) }
+    }
+
+    /// [`unfile`](FreeSet::unfile) for what [`candidate`](FreeSet::candidate) found.
+    #[inline(always)]
+    pub(crate) fn unfile_candidate<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
+        if MIXED { self.remove(slab, id) } else { self.ordinary.remove_first(slab, id) }
     }
 
     /// The first candidate for `size` bytes by the order (size, address), expandable blocks judged by their
     /// potential [spec 3.2 steps 2 and 3]. It stays in the set.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn candidate(&self, slab: &Slab, size: u64, expandable: bool) -> Option<BlockId> {
         let ordinary = self.ordinary.best_fit(size);
         if expandable { self.expandable_candidate(slab, size, ordinary) } else { ordinary }

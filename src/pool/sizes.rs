@@ -2,10 +2,10 @@
 //!
 //! Sizes up to 128 MiB have a slot each in a flat table, and three levels of bitmaps say which are in use: a
 //! search reads at most one word per level twice. The table is laid out when the first block is filed; the system
-//! gives memory only for the pages that are touched. Larger sizes, which are rare, are in a [`SizeTrie`].
+//! gives memory only for the pages that are touched. Larger sizes, which are rare, are in a [`SizeList`].
 
 use super::block::BlockId;
-use super::trie::SizeTrie;
+use super::size_list::SizeList;
 
 /// Classes in the flat table: 64 groups of 64 words of 64 bits.
 const FLAT: usize = 64 * 64 * 64;
@@ -18,7 +18,7 @@ pub(super) struct SizeMap {
     groups: [u64; 64],
     /// One bit per group that is not 0.
     top: u64,
-    beyond: SizeTrie,
+    beyond: SizeList,
 }
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Flat {
 
 impl Default for SizeMap {
     fn default() -> Self {
-        SizeMap { flat: None, groups: [0; 64], top: 0, beyond: SizeTrie::new(4) }
+        SizeMap { flat: None, groups: [0; 64], top: 0, beyond: SizeList::default() }
     }
 }
 
