@@ -216,6 +216,41 @@ fn any_thread_will_do() {
     .unwrap();
 }
 
+/// On its own stream an event is recorded and asked for whatever context the thread has; on the default stream too, which
+/// is another one in each context.
+#[test]
+fn events_do_without_the_context() {
+    let Some((_driver, device)) = driver() else { return };
+    let stream = device.context().new_stream().unwrap();
+    let event = device.event_create().unwrap();
+    let use_it = || {
+        for stream in [raw(&stream), Stream::DEFAULT] {
+            device.event_record(event, stream).unwrap();
+            device.event_synchronize(event).unwrap();
+            assert!(device.event_query(event).unwrap());
+        }
+    };
+    use_it();
+    let apart = |f: &(dyn Fn() + Sync)| std::thread::scope(|scope| scope.spawn(f).join().unwrap());
+    apart(&|| {
+        assert_eq!(current(), None);
+        device.event_record(event, raw(&stream)).unwrap();
+        use_it();
+    });
+    apart(&|| {
+        assert_eq!(current(), None);
+        assert!(device.event_query(event).unwrap());
+    });
+    apart(&|| match CudaContext::new(1) {
+        Ok(other) => {
+            use_it();
+            assert_eq!(current(), Some(other.cu_ctx()));
+        }
+        Err(_) => println!("skipped in part: needs two devices"),
+    });
+    device.event_destroy(event).unwrap();
+}
+
 #[test]
 fn a_thread_gets_its_own_context_back() {
     let Some((_driver, device)) = driver() else { return };

@@ -168,11 +168,20 @@ impl Books {
         if !self.initialized {
             return Err(NOT_INITIALIZED);
         }
-        let current = CURRENT.try_with(|stack| stack.borrow().last().copied()).ok().flatten();
-        match current {
-            Some(context) if self.contexts.contains_key(&context) => Ok(context),
-            _ => self.violation(INVALID_CONTEXT, format!("{call} without a context")),
+        match self.current() {
+            Some(context) => Ok(context),
+            None => self.violation(INVALID_CONTEXT, format!("{call} without a context")),
         }
+    }
+
+    /// Whether the calling thread has one.
+    pub fn has_context(&self) -> bool {
+        self.current().is_some()
+    }
+
+    fn current(&self) -> Option<u64> {
+        let current = CURRENT.try_with(|stack| stack.borrow().last().copied()).ok().flatten();
+        current.filter(|context| self.contexts.contains_key(context))
     }
 
     /// The calling thread's device.

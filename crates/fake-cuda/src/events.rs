@@ -30,6 +30,17 @@ impl Books {
         }
         self.violation(INVALID_HANDLE, format!("{call}: no event {handle:#x}"))
     }
+
+    /// An event that may be of another device than the current one ("Stream and event behavior" in the programming
+    /// guide). That some context must be current is a guess, on the safe side.
+    fn event_anywhere(&mut self, call: &str, handle: *mut c_void) -> Answer<u64> {
+        if self.has_context() { self.event(call, handle) } else { Err(INVALID_CONTEXT) }
+    }
+
+    /// The stream for a recording: one that is no default stream may be of another device as well.
+    fn stream_anywhere(&mut self, call: &str, handle: u64) -> Answer<u64> {
+        if self.streams.contains_key(&handle) { Ok(handle) } else { self.stream(call, handle) }
+    }
 }
 
 driver! {
@@ -47,8 +58,8 @@ driver! {
     }
 
     fn cuEventRecord(event: *mut c_void, stream: *mut c_void) |books| {
-        let key = books.event("cuEventRecord", event)?;
-        let stream = books.stream("cuEventRecord", stream as u64)?;
+        let key = books.event_anywhere("cuEventRecord", event)?;
+        let stream = books.stream_anywhere("cuEventRecord", stream as u64)?;
         let recorded = match books.joined(stream) {
             Some(joined) => Recorded::InCapture(joined),
             None => Recorded::At(books.point(stream)),
@@ -62,7 +73,7 @@ driver! {
     }
 
     fn cuEventQuery(event: *mut c_void) |books| {
-        let key = books.event("cuEventQuery", event)?;
+        let key = books.event_anywhere("cuEventQuery", event)?;
         books.prohibit_during_capture("cuEventQuery")?;
         match books.events[&key].recorded {
             Recorded::Never => Ok(()),

@@ -22,6 +22,7 @@ pub(super) mod code {
     pub(crate) const STUB_LIBRARY: u32 = 34;
     pub(crate) const NO_DEVICE: u32 = 100;
     pub(crate) const INVALID_DEVICE: u32 = 101;
+    pub(crate) const INVALID_CONTEXT: u32 = 201;
     pub(crate) const NOT_READY: u32 = 600;
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     pub(crate) const CONTEXT_IS_DESTROYED: u32 = 709;
@@ -51,6 +52,12 @@ impl Status {
     /// The answer as a result, where one error number is as good as success.
     pub(super) fn ok_or(self, accepted: u32) -> DeviceResult<()> {
         if self.code == accepted { Ok(()) } else { self.ok() }
+    }
+
+    /// Whether the call, which was made with whatever context the thread had, wants the right one.
+    #[inline]
+    pub(super) fn wants_context(self) -> bool {
+        matches!(self.code, code::INVALID_CONTEXT | code::CONTEXT_IS_DESTROYED)
     }
 
     /// The answer as an error, whatever the number.

@@ -19,6 +19,10 @@ const PORTABLE: u32 = 1;
 /// `CU_MEM_ATTACH_GLOBAL`: reachable from any stream.
 const ATTACH_GLOBAL: u32 = 1;
 
+/// `CU_STREAM_PER_THREAD`; 0 and `CU_STREAM_LEGACY` (1) are below. Which stream these mean depends on the current
+/// context.
+const LAST_DEFAULT_STREAM: u64 = 2;
+
 /// The driver takes handles and host addresses as pointers.
 fn pointer(handle: u64) -> *mut c_void {
     handle as *mut c_void
@@ -71,18 +75,36 @@ impl Device for CudaDevice {
         unsafe { self.api.event_destroy(pointer(event.0)) }.ok()
     }
 
+    /// Makes the context current for the default streams only: an event may be recorded on a stream of another device
+    /// than the current one, if it is of the same (CUDA programming guide, "Stream and event behavior").
     fn event_record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
+        let record = || {
+            // SAFETY: the caller gives an event of `event_create` and a live stream of this context, which is current
+            // where the stream is a default one.
+            unsafe { self.api.event_record(pointer(event.0), pointer(stream.raw())) }
+        };
+        if stream.raw() > LAST_DEFAULT_STREAM {
+            let status = record();
+            if !status.wants_context() {
+                return status.ok();
+            }
+        }
         let _bound = self.bind()?;
-        // SAFETY: the caller gives an event of `event_create` and a live stream of this context.
-        unsafe { self.api.event_record(pointer(event.0), pointer(stream.raw())) }.ok()
+        record().ok()
     }
 
+    /// Leaves the thread's context as it is: an event may be asked for whatever device is current (CUDA programming
+    /// guide, "Stream and event behavior").
     fn event_query(&self, event: Event) -> DeviceResult<bool> {
-        let _bound = self.bind()?;
         // A query counts as a blocking call, which a capture of another thread forbids.
         let _relaxed = RelaxedCapture::enter(self.api);
         // SAFETY: the caller gives an event of `event_create`.
-        let status = unsafe { self.api.event_query(pointer(event.0)) };
+        let query = || unsafe { self.api.event_query(pointer(event.0)) };
+        let mut status = query();
+        if status.wants_context() {
+            let _bound = self.bind()?;
+            status = query();
+        }
         if status.code == code::NOT_READY {
             return Ok(false);
         }
