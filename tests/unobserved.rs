@@ -69,6 +69,15 @@ enum Op {
         index: usize,
         stream: usize,
     },
+    /// Pairs that another stream uses; the next request sees whether it is done.
+    RecordedPairs {
+        size: usize,
+        smaller: usize,
+        stream: usize,
+        other: usize,
+        times: usize,
+        by_address: bool,
+    },
     Hold {
         stream: usize,
     },
@@ -110,6 +119,11 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (size.clone(), 0usize..3, stream.clone(), 1usize..5)
             .prop_map(|(size, smaller, stream, times)| Op::Pairs { size, smaller, stream, times }),
         2 => (index, stream.clone()).prop_map(|(index, stream)| Op::Record { index, stream }),
+        6 => (size.clone(), 0usize..3, stream.clone(), stream.clone(), 1usize..5, any::<bool>()).prop_map(
+            |(size, smaller, stream, other, times, by_address)| {
+                Op::RecordedPairs { size, smaller, stream, other, times, by_address }
+            },
+        ),
         1 => stream.clone().prop_map(|stream| Op::Hold { stream }),
         1 => stream.clone().prop_map(|stream| Op::Release { stream }),
         1 => Just(Op::EmptyCache),
@@ -190,6 +204,17 @@ impl Run {
         block
     }
 
+    fn recorded(&self, block: Allocation, other: Stream, by_address: bool) {
+        if !by_address {
+            block.record_stream(other);
+            return self.look();
+        }
+        let address = block.into_raw();
+        self.allocator.record_stream_raw(address, other).unwrap();
+        self.look();
+        self.allocator.free_raw(address).unwrap();
+    }
+
     fn look(&self) {
         if self.watcher == Watcher::Reads {
             self.allocator.memory_stats();
@@ -218,6 +243,14 @@ impl Run {
             Op::Record { index, stream } => {
                 if !self.live.is_empty() {
                     self.live[index % self.live.len()].record_stream(STREAMS[stream]);
+                }
+            }
+            Op::RecordedPairs { size, smaller, stream, other, times, by_address } => {
+                for time in 0..times {
+                    let bytes = SIZES[size].saturating_sub(smaller * time).max(1);
+                    let Some(block) = self.alloc(bytes, STREAMS[stream]) else { continue };
+                    self.recorded(block, STREAMS[other], by_address);
+                    self.look();
                 }
             }
             Op::Hold { stream } => self.device.hold(STREAMS[stream]),

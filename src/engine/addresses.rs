@@ -147,7 +147,7 @@ impl Core {
     }
 
     /// Locks the shard of a block that was given out by address.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn given(&self, addr: u64) -> Option<Given<'_>> {
         let Some(slot) = self.addresses.slot(addr) else { return self.given_far(addr) };
         let word = slot.load(Ordering::Acquire);

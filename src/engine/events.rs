@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::capture::{Deferred, Predecessors};
+use super::lock::{DriverGuard, DriverMutex, ShardGuard};
 use super::queues::{Queues, Waiting};
+use super::shard::ShardState;
 use super::shards::Shard;
 use super::uses::Uses;
 use super::{Core, attention};
@@ -22,7 +22,7 @@ pub(crate) struct BlockRef {
 /// Taken before any shard's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    pub(super) state: Mutex<EventState>,
+    pub(super) state: DriverMutex<EventState>,
 }
 
 #[derive(Debug, Default)]
@@ -44,12 +44,19 @@ impl EventState {
     }
 }
 
+/// The block of the last event that was found done; its shard does not know yet. Nobody polls meanwhile.
+pub(super) struct LastDone<'a> {
+    shard: u32,
+    block: BlockId,
+    _events: DriverGuard<'a, EventState>,
+}
+
 impl Core {
     /// The second half of a free of a block that one other stream uses: it is `Pending`, and the use was taken
     /// from it.
     pub(super) fn free_used(&self, shard: &Shard, block: BlockId, stream: Stream) -> DeviceResult<()> {
-        let mut events = self.expect_events();
-        if self.any_pool_active() {
+        let (mut events, pool_active) = self.expect_events();
+        if pool_active {
             self.defer(&mut events, shard, block, Uses::of_one(stream));
             return Ok(());
         }
@@ -62,21 +69,23 @@ impl Core {
 
     /// The same for a block with several uses.
     pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
-        let mut events = self.expect_events();
-        if self.any_pool_active() {
+        let (mut events, pool_active) = self.expect_events();
+        if pool_active {
             self.defer(&mut events, shard, block, uses);
             return Ok(());
         }
         self.insert_events(&mut events, shard, block, uses)
     }
 
-    /// Every malloc looks for events from now on.
-    fn expect_events(&self) -> MutexGuard<'_, EventState> {
+    /// Every malloc looks for events from now on. Also whether some pool is active.
+    #[inline]
+    fn expect_events(&self) -> (DriverGuard<'_, EventState>, bool) {
         let events = self.events.state.lock();
-        if self.attention() & attention::EVENTS == 0 {
+        let attention = self.attention();
+        if attention & attention::EVENTS == 0 {
             self.attend(attention::EVENTS);
         }
-        events
+        (events, attention & attention::POOLS != 0)
     }
 
     /// Freed while some pool is active: its events must wait.
@@ -124,7 +133,7 @@ impl Core {
     }
 
     /// Records one event that the block waits for.
-    #[inline]
+    #[inline(always)]
     fn insert_event(
         &self,
         events: &mut EventState,
@@ -137,6 +146,7 @@ impl Core {
         Ok(())
     }
 
+    #[inline]
     fn record_event(&self, spare: &mut Vec<Event>, stream: Stream) -> DeviceResult<Event> {
         let event = match spare.pop() {
             Some(event) => event,
@@ -153,32 +163,63 @@ impl Core {
 
     /// Completes every pending free whose events are done [spec 6.3].
     pub(crate) fn process_events(&self) -> DeviceResult<()> {
+        if let Some(done) = self.process_events_but_last()? {
+            self.event_done(done.shard, done.block);
+        }
+        Ok(())
+    }
+
+    /// The same, but that the block of the last event found done is left to the caller, who may have its shard to lock
+    /// anyway.
+    #[inline]
+    pub(super) fn process_events_but_last(&self) -> DeviceResult<Option<LastDone<'_>>> {
         let mut events = self.events.state.lock();
         // A capture may have begun since the caller looked; it would not survive a query.
         if self.any_pool_active() {
-            return Ok(());
+            return Ok(None);
         }
         // Not right after the last event is done: a program that records streams will soon have another.
         if events.is_idle() {
             self.relax(attention::EVENTS);
-            return Ok(());
+            return Ok(None);
         }
         if !events.deferred.is_empty() {
             self.convert_deferred(&mut events);
         }
+        let mut last = None;
         let EventState { queues, spare, .. } = &mut *events;
-        for at in 0..queues.len() {
-            while let Some(front) = queues.front(at) {
-                if !self.device.event_query(front.event)? {
-                    break;
+        let outcome = queues.take_done(
+            |event| self.device.event_query(event),
+            |Waiting { event, shard, block }| {
+                spare.push(event);
+                // In the order in which the events are done.
+                if let Some((shard, block)) = last.replace((shard, block)) {
+                    self.event_done(shard, block);
                 }
-                if let Some(waiting) = queues.pop(at) {
-                    spare.push(waiting.event);
-                    self.event_done(&waiting);
-                }
+            },
+        );
+        let last = last.map(|(shard, block)| LastDone { shard, block, _events: events });
+        if let Err(error) = outcome {
+            if let Some(done) = last {
+                self.event_done(done.shard, done.block);
             }
+            return Err(error);
         }
-        Ok(())
+        Ok(last)
+    }
+
+    /// Locks the shard, and completes what was left of [`process_events_but_last`](Self::process_events_but_last).
+    #[inline]
+    pub(super) fn lock_with_done<'a>(
+        &self,
+        shard: &'a Shard,
+        done: &LastDone<'_>,
+    ) -> ShardGuard<'a, ShardState> {
+        if done.shard == shard.index {
+            return self.tell_done(shard, done.block);
+        }
+        self.event_done(done.shard, done.block);
+        shard.lock_hot()
     }
 
     /// Gives deferred blocks their events, now that no capture forbids it [spec 6.4]. Whose events still cannot be
@@ -233,7 +274,7 @@ impl Core {
             }
             if wanted && outcome.is_ok() {
                 spare.push(waiting.event);
-                self.event_done(&waiting);
+                self.event_done(waiting.shard, waiting.block);
             } else {
                 left.push(stream, waiting);
             }
@@ -250,10 +291,36 @@ impl Core {
         outcome
     }
 
-    fn event_done(&self, waiting: &Waiting) {
-        if let Some(shard) = self.shards.at(waiting.shard) {
-            self.step(shard, |state| state.event_done(waiting.block, &self.shared));
+    /// One of the events is done that a block of a shard waits for.
+    #[inline(never)]
+    fn event_done(&self, shard: u32, block: BlockId) {
+        if let Some(shard) = self.shards.at(shard) {
+            drop(self.tell_done(shard, block));
         }
+    }
+
+    /// The same; the shard stays locked.
+    #[inline(always)]
+    fn tell_done<'a>(&self, shard: &'a Shard, block: BlockId) -> ShardGuard<'a, ShardState> {
+        let mut state = shard.lock_hot();
+        if state.park_pending(block) { state } else { self.tell_unwatched(shard, state, block) }
+    }
+
+    /// The rest of [`tell_done`](Self::tell_done): the block is not the one handed out last.
+    #[inline(never)]
+    fn tell_unwatched<'a>(
+        &self,
+        shard: &'a Shard,
+        mut state: ShardGuard<'a, ShardState>,
+        block: BlockId,
+    ) -> ShardGuard<'a, ShardState> {
+        state.settle_lazy(&self.shared);
+        if state.event_done(block, &self.shared).is_ok() {
+            return state;
+        }
+        drop(state);
+        self.shards.with_credit(shard, &self.shared, |state| state.event_done(block, &self.shared));
+        shard.lock_hot()
     }
 
     /// Completes a free [spec 5.2].

@@ -40,20 +40,33 @@ impl Core {
         entry.clear();
         let freed = self.free_locked(&mut state, block);
         drop(state);
-        if !matches!(freed, Freed::Done) {
-            self.finish_free(shard, block, addr, freed)?;
+        match freed {
+            Freed::Done => {}
+            Freed::UsedBy(stream) => self.free_used(shard, block, stream)?,
+            left => self.finish_free(shard, block, addr, left)?,
         }
         Ok(true)
     }
 
     /// The part of a free that needs the shard's lock.
+    #[inline]
     pub(crate) fn free_locked(&self, state: &mut ShardState, id: BlockId) -> Freed {
+        if !id.is_none() {
+            if state.park(id) {
+                return Freed::Done;
+            }
+            if let Some(stream) = state.free_watched(id) {
+                return Freed::UsedBy(stream);
+            }
+        }
+        self.free_unwatched(state, id)
+    }
+
+    #[inline(never)]
+    fn free_unwatched(&self, state: &mut ShardState, id: BlockId) -> Freed {
         if id.is_none() {
             state.uncached -= 1;
             return Freed::Uncached;
-        }
-        if state.park(id) {
-            return Freed::Done;
         }
         state.settle_lazy(&self.shared);
         if state.is_plain::<false>(id) && state.free_plain::<false>(id) {
@@ -106,16 +119,26 @@ impl Core {
     }
 
     /// The same for one that was given out by address; nothing for one from past the cache.
+    #[inline]
     pub(crate) fn record_stream_given(&self, mut given: Given<'_>, stream: Stream) {
         if stream != given.shard.stream && !given.block.is_none() {
             self.note_use(&mut given.state, given.block, stream);
         }
     }
 
+    #[inline]
     fn note_use(&self, state: &mut ShardState, id: BlockId, stream: Stream) {
+        let during_activity = self.any_pool_active();
+        if during_activity || !state.watch_use(id, stream) {
+            self.note_unwatched_use(state, id, stream, during_activity);
+        }
+    }
+
+    #[inline(never)]
+    fn note_unwatched_use(&self, state: &mut ShardState, id: BlockId, stream: Stream, during_activity: bool) {
         // The block may be the one that a free would park.
         state.settle_lazy(&self.shared);
-        state.add_use(id, stream, self.any_pool_active());
+        state.add_use(id, stream, during_activity);
     }
 }
 

@@ -58,9 +58,9 @@ impl Shard {
         state.take_plain::<false>(&request).as_ref().map_or(Handed::NONE, Handed::new)
     }
 
-    /// The same where shards go another way.
+    /// The same where shards go another way; no block is parked that would do.
     #[inline(never)]
-    fn hit_otherwise(
+    pub(super) fn hit_otherwise(
         &self,
         mut state: ShardGuard<'_, ShardState>,
         bytes: u64,
@@ -92,6 +92,9 @@ impl Shard {
         }
         if state.park(id) {
             return true;
+        }
+        if state.is_watched(id) {
+            return false;
         }
         state.settle_lazy(self.shared());
         if state.is_plain::<false>(id) {

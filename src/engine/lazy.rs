@@ -6,6 +6,8 @@
 //! to date, and a parked block is filed, before anything else is done or seen on the shard
 //! ([`ShardState::settle_lazy`], called by [`Shard::lock`](super::shards::Shard::lock)).
 
+mod used;
+
 use super::counters::Change;
 use super::credit::Owed;
 use super::shard::{Grant, Request, ShardState};
@@ -19,8 +21,10 @@ use crate::pool::block::{Block, BlockId};
 pub(crate) struct Lazy {
     /// `NONE`: there is no such block.
     block: BlockId,
+    /// The same while a free would park it: no other stream uses it.
+    parkable: BlockId,
     pool: u32,
-    parked: bool,
+    stage: Stage,
     /// It was cut off the block that follows it, whose record keeps the last requested size [spec 3.4].
     cut: bool,
     expandable: bool,
@@ -35,12 +39,24 @@ pub(crate) struct Lazy {
     requested: i64,
 }
 
+/// Where the watched block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// With a client.
+    Out,
+    /// Freed, as far as clients know.
+    Parked,
+    /// Freed, but another stream uses it; see [`used`].
+    Pending,
+}
+
 impl Default for Lazy {
     fn default() -> Self {
         Lazy {
             block: BlockId::NONE,
+            parkable: BlockId::NONE,
             pool: 0,
-            parked: false,
+            stage: Stage::Out,
             cut: false,
             expandable: false,
             rounded: 0,
@@ -59,8 +75,8 @@ impl ShardState {
     pub(super) fn watch(&mut self, block: BlockId, request: &Request, change: &Change, cut: bool) {
         if self.watches && request.scope == 0 && !change.oversize {
             let lazy = &mut self.lazy;
-            (lazy.block, lazy.pool) = (block, request.pool);
-            (lazy.parked, lazy.cut, lazy.expandable) = (false, cut, request.expandable);
+            (lazy.block, lazy.parkable, lazy.pool) = (block, block, request.pool);
+            (lazy.stage, lazy.cut, lazy.expandable) = (Stage::Out, cut, request.expandable);
             (lazy.rounded, lazy.most) = (request.rounded, request.bytes);
             (lazy.split, lazy.split_bytes) = (change.split, change.split_bytes);
         }
@@ -69,10 +85,10 @@ impl ShardState {
     /// Parks the block if it is the watched one.
     #[inline]
     pub(super) fn park(&mut self, id: BlockId) -> bool {
-        if self.lazy.block != id {
+        if self.lazy.parkable != id {
             return false;
         }
-        self.lazy.parked = true;
+        self.lazy.stage = Stage::Parked;
         self.live -= 1;
         if self.ring.is_some() {
             let block = &self.slab[id];
@@ -86,7 +102,7 @@ impl ShardState {
     #[inline]
     pub(super) fn unpark(&mut self, request: &Request) -> Option<Grant> {
         let lazy = &mut self.lazy;
-        let same = lazy.parked
+        let same = lazy.stage == Stage::Parked
             && lazy.rounded == request.rounded
             && lazy.pool == request.pool
             && lazy.expandable == request.expandable
@@ -95,7 +111,7 @@ impl ShardState {
         if !same {
             return None;
         }
-        lazy.parked = false;
+        lazy.stage = Stage::Out;
         lazy.pairs += 1;
         lazy.requested += request.bytes as i64;
         self.live += 1;
@@ -114,7 +130,7 @@ impl ShardState {
 
     #[inline]
     pub(super) fn is_parked(&self) -> bool {
-        self.lazy.parked
+        self.lazy.stage == Stage::Parked
     }
 
     /// What the counters need when the watched block comes back for good.
@@ -126,16 +142,16 @@ impl ShardState {
         Owed::when_undone(self.slab[lazy.block].kind, lazy.split, lazy.split_bytes)
     }
 
-    /// Brings the counters up to date and files a parked block; nothing is watched then.
+    /// Brings the counters up to date, files a parked block and makes a pending one that; nothing is watched then.
     #[inline]
     pub(crate) fn settle_lazy(&mut self, shared: &Shared) {
         if self.lazy.block.is_none() {
             return;
         }
-        if self.lazy.parked || self.lazy.pairs > 0 {
+        if self.lazy.stage != Stage::Out || self.lazy.pairs > 0 {
             self.settle_watched(shared);
         }
-        self.lazy.block = BlockId::NONE;
+        (self.lazy.block, self.lazy.parkable) = (BlockId::NONE, BlockId::NONE);
     }
 
     #[inline(never)]
@@ -149,8 +165,10 @@ impl ShardState {
                 Change { bytes: size as i64, requested: most as i64, split, split_bytes, oversize: false };
             self.counters.repeat(kind, &change, pairs, lazy.requested, requested as i64 - most as i64);
         }
-        if !lazy.parked {
-            return;
+        match lazy.stage {
+            Stage::Out => return,
+            Stage::Pending => return self.count_pending(id),
+            Stage::Parked => {}
         }
         let (prev, next) = self.free_neighbours(id);
         let change = self.free_change(id, prev, next);

@@ -150,7 +150,7 @@ impl Shards {
 
 impl ShardState {
     /// Puts unused credit into the purse. A parked block is filed, so that it needs none; one that is watched while
-    /// a client has it stays watched, and so does what it will need.
+    /// a client has it, or while it waits for its event, stays watched, and so does what it will need.
     fn lend(&mut self, purse: &mut Purse, manner: Manner, shared: &Shared) -> bool {
         if self.is_parked() {
             self.settle_lazy(shared);

@@ -2,7 +2,7 @@
 //!
 //! One atomic exchange to take it, a plain store to give it back: half the cost of a lock that must see on release
 //! whether somebody sleeps. The holder never blocks, calls the driver or user code (see the order of locks in
-//! [`super`]).
+//! [`super`]). The queues of events have such a lock too, held over driver calls: there, who waits long sleeps.
 //!
 //! Where many threads want it, moving the lock and what it guards from core to core takes ten times as long as the
 //! work under it (some ten cache lines, 60 to 100 ns each). So throughput comes from letting one thread take it many
@@ -16,9 +16,17 @@ use std::time::{Duration, Instant};
 use parking_lot::lock_api::{GuardSend, Mutex, MutexGuard, RawMutex};
 
 /// The state that such a lock guards.
-pub(crate) type ShardMutex<T> = Mutex<SpinLock, T>;
+pub(crate) type ShardMutex<T> = Mutex<SpinLock<BRIEF>, T>;
 /// What [`ShardMutex::lock`] gives.
-pub(crate) type ShardGuard<'a, T> = MutexGuard<'a, SpinLock, T>;
+pub(crate) type ShardGuard<'a, T> = MutexGuard<'a, SpinLock<BRIEF>, T>;
+
+/// The same lock, held over calls of the driver: mostly some 200 ns, but such a call may block. So who waits long sleeps.
+pub(crate) type DriverMutex<T> = Mutex<SpinLock<OVER_DRIVER_CALLS>, T>;
+/// What [`DriverMutex::lock`] gives.
+pub(crate) type DriverGuard<'a, T> = MutexGuard<'a, SpinLock<OVER_DRIVER_CALLS>, T>;
+
+const BRIEF: bool = false;
+const OVER_DRIVER_CALLS: bool = true;
 
 /// Looks before the first long pause, after 1, 2 and 4 spins: enough for a holder that is about to leave.
 const QUICK_LOOKS: u32 = 3;
@@ -30,19 +38,20 @@ const LONGEST_PAUSE: u64 = 32_000;
 const YIELD_AFTER: u64 = 200_000;
 /// After which pauses are short again: the wait is longer than chance explains.
 const EAGER_AFTER: u64 = 2_000_000;
-/// After which every sixteenth look is preceded by a sleep: the holder is not running.
+/// After which every sixteenth look is preceded by a sleep: the holder is not running. Where it may be in a call that
+/// blocks, every look is, and instead of the offers.
 const SLEEP_AFTER: u64 = 20_000_000;
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A flag: whether the lock is held.
 #[derive(Debug)]
-pub(crate) struct SpinLock(AtomicBool);
+pub(crate) struct SpinLock<const HOLDER_MAY_BLOCK: bool>(AtomicBool);
 
 // SAFETY: the flag goes from false to true in one atomic exchange, so at most one caller of `lock` or a successful
 // `try_lock` is between that and its `unlock`; acquire and release order what the lock guards.
-unsafe impl RawMutex for SpinLock {
+unsafe impl<const HOLDER_MAY_BLOCK: bool> RawMutex for SpinLock<HOLDER_MAY_BLOCK> {
     #[allow(clippy::declare_interior_mutable_const)] // how lock_api wants the initial value
-    const INIT: SpinLock = SpinLock(AtomicBool::new(false));
+    const INIT: Self = SpinLock(AtomicBool::new(false));
 
     type GuardMarker = GuardSend;
 
@@ -64,7 +73,7 @@ unsafe impl RawMutex for SpinLock {
     }
 }
 
-impl SpinLock {
+impl<const HOLDER_MAY_BLOCK: bool> SpinLock<HOLDER_MAY_BLOCK> {
     /// Takes the lock if it looks free.
     fn look(&self) -> bool {
         !self.0.load(Ordering::Relaxed) && self.try_lock()
@@ -82,7 +91,7 @@ impl SpinLock {
         }
         let mut wait = Wait::new();
         while !self.look() {
-            wait.pause();
+            wait.pause(HOLDER_MAY_BLOCK);
         }
     }
 }
@@ -106,9 +115,14 @@ impl Wait {
     }
 
     /// Stays away from the lock for a while.
-    fn pause(&mut self) {
+    fn pause(&mut self, holder_may_block: bool) {
         self.looks += 1;
-        if self.waited > SLEEP_AFTER && self.looks.is_multiple_of(16) {
+        let sleeps = if holder_may_block {
+            self.waited > YIELD_AFTER
+        } else {
+            self.waited > SLEEP_AFTER && self.looks.is_multiple_of(16)
+        };
+        if sleeps {
             std::thread::sleep(SLEEP);
         } else if self.waited > YIELD_AFTER {
             std::thread::yield_now();
@@ -183,7 +197,11 @@ mod tests {
 
     #[test]
     fn waits_for_a_holder_that_sleeps() {
-        let lock = ShardMutex::new(0);
+        waits(&ShardMutex::new(0));
+        waits(&DriverMutex::new(0));
+    }
+
+    fn waits<const HOLDER_MAY_BLOCK: bool>(lock: &Mutex<SpinLock<HOLDER_MAY_BLOCK>, i32>) {
         std::thread::scope(|scope| {
             let mut held = lock.lock();
             let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| *lock.lock() += 1)).collect();

@@ -10,7 +10,7 @@ use super::private::Route;
 use super::shard::{Grant, Request, ShardState};
 use super::shards::Shard;
 use super::{Core, Growth, attention};
-use crate::device::Stream;
+use crate::device::{DeviceResult, Stream};
 use crate::error::{Error, Result};
 use crate::observe::history::TraceAction;
 use crate::pool::block::{Block, BlockId, NO_RESERVATION};
@@ -39,7 +39,8 @@ impl Core {
     }
 
     /// Hands out a block of at least `bytes` (not 0) on `stream`. `scope` is the tag that it counts for; 0: none
-    /// but what the thread has entered.
+    /// but what the thread has entered. Inlined, since what matters is short and its callers know the scope.
+    #[inline(always)]
     pub(crate) fn malloc(
         &self,
         bytes: u64,
@@ -63,37 +64,76 @@ impl Core {
                     return self.malloc_scoped(bytes, stream, entered, site);
                 }
             }
-            route = self.before_malloc(stream)?;
+            if attention & attention::POOLS != 0 {
+                route = self.route_now(stream);
+            }
         }
         let shard = self.shard(stream);
-        // Without attention, it was tried already.
-        if attention != 0
-            && scope == 0
-            && route == Route::default()
-            && let Some(grant) = shard.hit(bytes, site).grant()
-        {
-            return Ok((shard, grant));
+        // Without attention, a hit was tried already.
+        let mut hit = None;
+        if attention & (attention::POOLS | attention::EVENTS) == attention::EVENTS {
+            hit = self.hit_beside_events(shard, bytes, scope, site)?;
+        } else if attention != 0 && scope == 0 && route == Route::default() {
+            hit = shard.hit(bytes, site).grant();
         }
+        let grant = match hit {
+            Some(grant) => grant,
+            None => self.malloc_generally(shard, bytes, route, scope, site)?,
+        };
+        Ok((shard, grant))
+    }
+
+    /// Polls the events and looks for a block at hand. `None`: as for [`hit`](Core::hit), but that events were polled.
+    #[inline(never)]
+    fn hit_beside_events(
+        &self,
+        shard: &Shard,
+        bytes: u64,
+        scope: u32,
+        site: Site,
+    ) -> DeviceResult<Option<Grant>> {
+        let Some(done) = self.process_events_but_last()? else {
+            return Ok(if scope == 0 { shard.hit(bytes, site).grant() } else { None });
+        };
+        let mut state = self.lock_with_done(shard, &done);
+        drop(done);
+        let request = state.request(bytes, Route::default(), scope, site);
+        let parked = state.unpark(&request);
+        if parked.is_some() || scope != 0 {
+            return Ok(parked);
+        }
+        Ok(shard.hit_otherwise(state, bytes, site).grant())
+    }
+
+    /// Serves a request that nothing at hand was simple enough for.
+    #[inline(never)]
+    fn malloc_generally(
+        &self,
+        shard: &Arc<Shard>,
+        bytes: u64,
+        route: Route,
+        scope: u32,
+        site: Site,
+    ) -> Result<Grant> {
         let mut state = shard.lock_hot();
         let request = state.request(bytes, route, scope, site);
         if let Some(grant) = state.unpark(&request) {
-            return Ok((shard, grant));
+            return Ok(grant);
         }
         state.settle_lazy(&self.shared);
         if let Some(id) = state.find_free(&request, &self.shared.large_searches) {
             if let Ok(grant) = state.hand_out(id, &request, &self.shared) {
-                return Ok((shard, grant));
+                return Ok(grant);
             }
             drop(state);
             if let Some(grant) = self.take_with_credit(shard, &request) {
-                return Ok((shard, grant));
+                return Ok(grant);
             }
             state = shard.lock();
         }
         let epoch = state.epoch;
         drop(state);
-        let grant = self.malloc_slow(shard, request, epoch)?;
-        Ok((shard, grant))
+        self.malloc_slow(shard, request, epoch)
     }
 
     /// Caching is off: the driver is asked for exactly the request, and no statistic moves [spec 4.1].
@@ -113,19 +153,13 @@ impl Core {
         }
     }
 
-    /// Events, capture and routing, where there are any [spec 4.2 step 1, 2.4].
+    /// Capture and routing, while some pool is active [spec 4.2 step 1, 2.4].
     #[cold]
-    fn before_malloc(&self, stream: Stream) -> Result<Route> {
-        if !self.any_pool_active() {
-            if self.attention() & attention::EVENTS != 0 {
-                self.process_events()?;
-            }
-            return Ok(Route::default());
-        }
+    fn route_now(&self, stream: Stream) -> Route {
         if self.config.read().graph_capture_record_stream_reuse {
             self.reuse_during_capture(stream);
         }
-        Ok(self.route(stream))
+        self.route(stream)
     }
 
     /// A hit whose shard lacked credit; `None` if another thread took the block meanwhile.

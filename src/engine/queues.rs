@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::device::{Event, Stream};
+use crate::device::{DeviceResult, Event, Stream};
 use crate::pool::block::BlockId;
 
 /// An event, and the pending block that waits for it.
@@ -21,6 +21,8 @@ pub(super) struct Queues {
     by_stream: Vec<(Stream, VecDeque<Waiting>)>,
     /// Entries in all queues.
     waiting: usize,
+    /// Place of the queue that an entry was added to last.
+    pushed: usize,
 }
 
 impl Queues {
@@ -28,33 +30,47 @@ impl Queues {
         self.waiting == 0
     }
 
-    /// How many queues there are, empty ones included.
-    pub(super) fn len(&self) -> usize {
-        self.by_stream.len()
-    }
-
+    #[inline]
     pub(super) fn push(&mut self, stream: Stream, waiting: Waiting) {
-        let at = match self.by_stream.binary_search_by_key(&stream, |queue| queue.0) {
-            Ok(at) => at,
-            Err(at) => {
-                self.by_stream.insert(at, (stream, VecDeque::new()));
-                at
-            }
-        };
-        self.by_stream[at].1.push_back(waiting);
+        if self.by_stream.get(self.pushed).is_none_or(|queue| queue.0 != stream) {
+            self.pushed = self.place_of(stream);
+        }
+        self.by_stream[self.pushed].1.push_back(waiting);
         self.waiting += 1;
     }
 
-    /// The oldest entry of the queue at a place.
-    pub(super) fn front(&self, at: usize) -> Option<&Waiting> {
-        self.by_stream[at].1.front()
+    /// The place of a stream's queue, made if need be.
+    #[inline(never)]
+    fn place_of(&mut self, stream: Stream) -> usize {
+        self.by_stream.binary_search_by_key(&stream, |queue| queue.0).unwrap_or_else(|at| {
+            self.by_stream.insert(at, (stream, VecDeque::new()));
+            at
+        })
     }
 
-    /// Takes the oldest entry of the queue at a place.
-    pub(super) fn pop(&mut self, at: usize) -> Option<Waiting> {
-        let waiting = self.by_stream[at].1.pop_front()?;
-        self.waiting -= 1;
-        Some(waiting)
+    /// Takes from every queue the entries up to the first one whose event is not done.
+    #[inline]
+    pub(super) fn take_done(
+        &mut self,
+        mut is_done: impl FnMut(Event) -> DeviceResult<bool>,
+        mut taken: impl FnMut(Waiting),
+    ) -> DeviceResult<()> {
+        let mut unseen = self.waiting;
+        for (_, queue) in &mut self.by_stream {
+            unseen -= queue.len();
+            while let Some(front) = queue.front()
+                && is_done(front.event)?
+            {
+                self.waiting -= 1;
+                if let Some(waiting) = queue.pop_front() {
+                    taken(waiting);
+                }
+            }
+            if unseen == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// All entries in the order of [`into_waiting`](Self::into_waiting).

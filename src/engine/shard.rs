@@ -315,12 +315,10 @@ impl ShardState {
 
     /// The first half of a free [spec 5.1]: the block is no longer a client's.
     pub(crate) fn request_free(&mut self, id: BlockId, shared: &Shared) {
-        let change = self.free_change(id, None, None);
-        let block = &mut self.slab[id];
-        block.state = State::Pending;
-        let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
+        self.count_pending(id);
+        let block = &self.slab[id];
+        let (addr, requested, site) = (block.addr, block.requested, block.site);
         self.live -= 1;
-        self.counters.request_free(kind, &change);
         self.leave_scopes(id, shared);
         self.record(TraceAction::FreeRequested, addr, requested, site);
     }

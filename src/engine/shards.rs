@@ -47,7 +47,8 @@ impl Shard {
         &self.shared
     }
 
-    /// Locks the shard as it is: a block may be parked. Only for the two short ways, malloc's and free's.
+    /// Locks the shard as it is: a block may be parked, or pending and still watched. Only for the short ways: malloc's,
+    /// free's, `record_stream`'s, and that of an event that is done.
     #[inline]
     pub(crate) fn lock_hot(&self) -> ShardGuard<'_, ShardState> {
         self.state.lock()

@@ -84,6 +84,14 @@ impl UseTable {
 }
 
 impl ShardState {
+    /// The block is `Pending` from now on, and counts as that.
+    pub(super) fn count_pending(&mut self, id: BlockId) {
+        let change = self.free_change(id, None, None);
+        let block = &mut self.slab[id];
+        block.state = State::Pending;
+        self.counters.request_free(block.kind, &change);
+    }
+
     /// Notes that `stream` uses a live block too.
     #[inline]
     pub(super) fn add_use(&mut self, id: BlockId, stream: Stream, during_activity: bool) {

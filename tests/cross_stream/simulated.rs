@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use gpucache::device::Stream;
 use gpucache::device::sim::{CallKind, SimCall, SimDevice};
-use gpucache::{Allocator, Config, TypedAllocation};
+use gpucache::observe::history::TraceAction;
+use gpucache::{Allocator, Config, HistoryOptions, TypedAllocation};
 
 use super::naive::Naive;
 
@@ -129,6 +130,62 @@ fn a_recorded_pair_is_one_record_and_two_queries() {
     for event in pending {
         sim.complete_event(event).unwrap();
     }
+    drop(allocator);
+    sim.assert_clean();
+}
+
+/// Nothing looks in between, so that nothing need be settled: the history tells each half of each free, in its place.
+#[test]
+fn the_history_of_recorded_pairs_is_whole() {
+    use TraceAction::{Alloc, FreeCompleted, FreeRequested, SegmentAlloc};
+
+    let (sim, a, b) = device();
+    let allocator = Allocator::simulated(sim.clone());
+    allocator.record_memory_history(Some(HistoryOptions::default()));
+    let pair = || {
+        let block = allocator.alloc_on(4096, a).unwrap();
+        block.record_stream(b);
+        block.address()
+    };
+    let addresses: Vec<u64> = (0..3).map(|_| pair()).collect();
+    sim.hold(b);
+    let last = pair();
+    let beside = pair();
+    sim.release(b);
+    assert_eq!(addresses, [last; 3]);
+    assert_ne!(beside, last);
+
+    let once = |address| [(Alloc, address), (FreeRequested, address)];
+    let pair = [(Alloc, last), (FreeRequested, last), (FreeCompleted, last)];
+    let mut expected = vec![(SegmentAlloc, last)];
+    expected.extend([pair; 3].concat());
+    expected.extend([once(last), once(beside)].concat());
+    let told = allocator.take_history().into_iter().map(|entry| (entry.action, entry.addr));
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    drop(allocator);
+    sim.assert_clean();
+}
+
+#[test]
+fn recorded_pairs_of_many_threads_leave_the_books_right() {
+    let (sim, shared, side) = device();
+    let allocator = Allocator::simulated(sim.clone());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (sim, allocator) = (&sim, &allocator);
+            let home = if thread % 2 == 0 { shared } else { sim.create_stream() };
+            scope.spawn(move || {
+                for round in 0..1000_usize {
+                    let address = allocator.alloc_raw(4096 << (round / 50 % 3), home).unwrap();
+                    allocator.record_stream_raw(address, side).unwrap();
+                    allocator.free_raw(address).unwrap();
+                }
+            });
+        }
+        scope.spawn(|| (0..100).for_each(|_| allocator.verify().unwrap()));
+    });
+    allocator.verify().unwrap();
+    assert_eq!(allocator.memory_allocated(), 0);
     drop(allocator);
     sim.assert_clean();
 }
