@@ -49,8 +49,8 @@ impl Bank {
 
     /// From one shard to several: its limits were the peaks. Called before the second shard is added.
     pub(crate) fn leave_sole(&self, only: &mut Counters) {
-        only.lower(&only.limit.clone());
-        *self.peak.lock() = only.limit;
+        only.lower(&only.limits());
+        *self.peak.lock() = only.limits();
         only.set_sole(false);
     }
 
@@ -61,7 +61,7 @@ impl Bank {
         *peak = Rows::default();
         for shard in shards.iter_mut() {
             shard.lower(&[[i64::MIN; COUNTERS]; 3]);
-            for (peak, limit) in peak.as_flattened_mut().iter_mut().zip(shard.limit.as_flattened()) {
+            for (peak, limit) in peak.as_flattened_mut().iter_mut().zip(shard.limits().as_flattened()) {
                 *peak += limit;
             }
         }
@@ -72,7 +72,7 @@ impl Bank {
         let peaks = self.peak.lock();
         let one = |row: usize| {
             let peak = match shards {
-                [only] if only.sole => only.limit[row][counter as usize],
+                [only] if only.sole => only.limit(row, counter),
                 _ => peaks[row][counter as usize],
             };
             let rows = if row == ALL { 0..2 } else { row..row + 1 };
@@ -89,8 +89,7 @@ impl Bank {
 }
 
 fn settle_one(peak: &mut i64, shards: &mut [&mut Counters], asker: usize, row: usize, counter: Counter) {
-    let i = counter as usize;
-    let mut beyond = shards.iter().map(|s| s.limit[row][i]).sum::<i64>() - *peak;
+    let mut beyond = shards.iter().map(|s| s.limit(row, counter)).sum::<i64>() - *peak;
     if beyond < 0 {
         shards[asker].give(row, counter, beyond);
         return;

@@ -57,7 +57,7 @@ pub(super) fn row(kind: PoolKind) -> usize {
 pub(crate) struct NeedCredit;
 
 /// A block and what it does to the split blocks around it [spec 4.6, 5.2].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Block size.
     pub(crate) bytes: i64,
@@ -93,48 +93,72 @@ pub(super) const LANE_COUNTERS: [&[Counter]; LANES] = [
     &[OversizeAllocation],
 ];
 
+/// A set of lanes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lanes(u32);
+
+impl Lanes {
+    /// Adds the one that a counter belongs to.
+    pub(super) fn add(&mut self, counter: Counter) {
+        self.0 |= 1 << lane(counter);
+    }
+
+    pub(super) fn has(self, lane: usize) -> bool {
+        self.0 >> lane & 1 == 1
+    }
+}
+
 /// Number and bytes of the blocks that clients gave back and other streams still use, by pool kind.
 type Pending = [[i64; 2]; 2];
 
-/// One shard's counters.
+/// One shard's counters. What a hit moves comes first, then what a loan does: it lies side by side, since a loan moves
+/// it between cores.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Counters {
+    /// How far the number of blocks may grow, small, large and all: that is at its peak too often to be shared out.
+    pub(super) count_room: [i64; 3],
     /// How far each kind's value may grow, all that a hit compares with: what its own limit leaves, and a part of what
     /// the limit of both leaves. See [`publish`](Counters::publish).
     pub(super) room: Sums,
-    /// The same for the number of blocks, small, large and all: that is at its peak too often to be shared out.
-    pub(super) count_room: [i64; 3],
-    /// Sums of increases and of decreases since the last reset. Every hand-out moves `Active` as it moves
-    /// `Allocation`, so the sums of the two are the same.
+    /// Sums of increases since the last reset. Every hand-out moves `Active` as it moves `Allocation`, so the sums of
+    /// the two are the same.
     gained: Sums,
-    lost: Sums,
+    /// Each kind's value and its room: a hit leaves the sum of the two as it is, so that it has one word to move.
+    pub(super) anchor: Sums,
+    /// What the limits leave beyond the rooms.
+    pub(super) slack: Rows,
+    pub(super) asked: Asked,
+    /// Lanes whose limits changed, as the rooms don't know yet.
+    pub(super) moved: Lanes,
     /// Whether this is the device's only shard.
     pub(super) sole: bool,
     /// Values at the last reset of the sums, and what was pending then.
     base: Sums,
     base_pending: Pending,
     pending: Pending,
-    /// How far a value may go without asking. While this is the only shard, it is the peak itself.
-    pub(super) limit: Rows,
     /// What the last refused operation lacked; empty once that was looked at.
     pub(super) lack: Lack,
-    pub(super) asked: Asked,
+    /// [Blocks handed out](Counters::handed_out) when it last queued for credit.
+    pub(super) queued_at: i64,
 }
 
 impl Counters {
     pub(crate) fn new(sole: bool) -> Self {
         Counters {
-            room: Default::default(),
             count_room: Default::default(),
+            room: Default::default(),
             gained: Default::default(),
-            lost: Default::default(),
+            anchor: Default::default(),
+            slack: Rows::default(),
+            asked: Asked::default(),
+            moved: Lanes::default(),
             sole,
             base: Default::default(),
             base_pending: Default::default(),
             pending: Default::default(),
-            limit: Rows::default(),
             lack: Lack::default(),
-            asked: Asked::default(),
+            queued_at: 0,
         }
     }
 
@@ -150,7 +174,10 @@ impl Counters {
 
     /// What is in clients' hands, or the splits.
     pub(super) fn lane_value(&self, lane: usize, row: usize) -> i64 {
-        let one = |row: usize| self.base[lane][row] + self.gained[lane][row] - self.lost[lane][row];
+        let one = |row: usize| {
+            let room = if lane == COUNT { self.count_room[row] } else { self.room[lane][row] };
+            self.anchor[lane][row] - room
+        };
         if row == ALL { one(0) + one(1) } else { one(row) }
     }
 
@@ -179,16 +206,13 @@ impl Counters {
     #[inline]
     fn lose(&mut self, row: usize, lane: usize, by: i64) {
         self.take(row, lane, -by);
-        self.lost[lane][row] += by;
     }
 
     /// Moves a value whichever way.
     #[inline]
     fn shift(&mut self, row: usize, lane: usize, by: i64) {
         self.take(row, lane, by);
-        let up = by.max(0);
-        self.gained[lane][row] += up;
-        self.lost[lane][row] += up - by;
+        self.gained[lane][row] += by.max(0);
     }
 
     /// Moves the number of blocks; there is room for it.
@@ -232,8 +256,10 @@ impl Counters {
     /// A client gives a block back, which stays active: nothing grows. So nor does the room of what can be active.
     pub(crate) fn request_free(&mut self, kind: PoolKind, change: &Change) {
         let row = row(kind);
-        self.lost[COUNT][row] += 1;
-        self.lost[BYTES][row] += change.bytes;
+        for (lane, by) in [(COUNT, 1), (BYTES, change.bytes)] {
+            self.anchor[lane][row] -= by;
+            self.loosen(row, LANE_COUNTERS[lane][0], by);
+        }
         if change.oversize {
             self.lose(row, OVERSIZE, 1);
         }
@@ -249,10 +275,11 @@ impl Counters {
         }
         self.lose(row, REQUESTED, change.requested);
         self.shift_splits(row, change);
-        self.pending[COUNT][row] -= 1;
-        self.pending[BYTES][row] -= change.bytes;
-        self.share(COUNT, row, 0);
-        self.share(BYTES, row, 0);
+        for (lane, by) in [(COUNT, 1), (BYTES, change.bytes)] {
+            self.pending[lane][row] -= by;
+            self.loosen(row, LANE_COUNTERS[lane][1], by);
+            self.share(lane, row, 0);
+        }
         Ok(())
     }
 
@@ -264,7 +291,6 @@ impl Counters {
             self.raise_for(row, 0, 0, 0, change.split, change.split_bytes, false)?;
         }
         self.count(row, -1);
-        self.lost[COUNT][row] += 1;
         self.lose(row, BYTES, change.bytes);
         self.lose(row, REQUESTED, change.requested);
         self.shift_splits(row, change);
@@ -299,20 +325,29 @@ impl Counters {
         ];
         for (lane, by) in moved {
             self.gained[lane][row] += by;
-            self.lost[lane][row] += by;
         }
         self.take(row, REQUESTED, by);
-        self.lost[REQUESTED][row] -= by;
     }
 
     pub(super) fn reset_accumulated(&mut self) {
         for lane in 0..LANES {
             for row in 0..2 {
-                self.base[lane][row] += self.gained[lane][row] - self.lost[lane][row];
+                self.base[lane][row] = self.lane_value(lane, row);
             }
         }
         self.base_pending = self.pending;
-        (self.gained, self.lost) = Default::default();
+        self.queued_at -= self.handed_out();
+        self.gained = Default::default();
+    }
+
+    /// Blocks in clients' hands.
+    pub(super) fn live(&self) -> u64 {
+        self.lane_value(COUNT, ALL) as u64
+    }
+
+    /// Blocks handed out since the sums were reset.
+    pub(super) fn handed_out(&self) -> i64 {
+        self.gained[COUNT][0] + self.gained[COUNT][1]
     }
 
     #[inline]

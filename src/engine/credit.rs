@@ -38,6 +38,10 @@ impl Lack {
         self.amounts[row][counter as usize]
     }
 
+    pub(super) fn clear(&mut self) {
+        self.some = 0;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.some == 0
     }
@@ -98,14 +102,14 @@ pub(crate) struct Purse {
 }
 
 impl Purse {
-    pub(super) fn new(lack: Lack, asker: u32) -> Self {
-        Purse { asker, wanted: lack, lack, has: Rows::default(), generation: 0 }
+    pub(super) fn new(lack: Lack, asker: u32, generation: u64) -> Self {
+        Purse { asker, wanted: lack, lack, has: Rows::default(), generation }
     }
 
     /// Empties it if what it has is worthless.
     fn renew(&mut self, generation: u64) {
         if self.generation != generation {
-            *self = Purse { generation, ..Purse::new(self.wanted, self.asker) };
+            *self = Purse::new(self.wanted, self.asker, generation);
         }
     }
 
@@ -131,7 +135,7 @@ pub(super) enum Manner {
 /// How often a shard was asked by the same other one while nothing happened there.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    epoch: u64,
+    handed_out: i64,
     asker: u32,
     times: u32,
 }
@@ -142,22 +146,15 @@ const IDLE: u32 = 3;
 
 impl Counters {
     /// Puts what the purse lacks into it, as far as it is unused here; all that is unused where the shard is idle.
-    /// `generation` is the present one, `epoch` moves when anything happens on the shard. Whether any was lent.
-    pub(super) fn lend(
-        &mut self,
-        purse: &mut Purse,
-        owed: Owed,
-        manner: Manner,
-        generation: u64,
-        epoch: u64,
-    ) -> bool {
+    /// `generation` is the present one. Whether any was lent.
+    pub(super) fn lend(&mut self, purse: &mut Purse, owed: Owed, manner: Manner, generation: u64) -> bool {
         purse.renew(generation);
         let unused = |own: &Counters, row, counter| own.unused(row, counter) - owed.of(row, counter);
         let enough = |(row, counter)| unused(self, row, counter) >= purse.lack.of(row, counter);
         if manner == Manner::Whole && !purse.lack.each().all(enough) {
             return false;
         }
-        let idle = self.asked_at(epoch, purse.asker);
+        let idle = self.asked_by(purse.asker);
         let mut lent = false;
         for (row, counter) in purse.lack.each() {
             let unused = unused(self, row, counter);
@@ -167,17 +164,28 @@ impl Counters {
             let lack = purse.lack.of(row, counter);
             let amount = if idle { unused } else { unused.min(lack) };
             self.give(row, counter, amount);
-            self.publish_one(counter);
             purse.has[row][counter as usize] += amount;
             purse.lack.set(row, counter, lack - amount);
             lent = true;
         }
+        self.publish();
         lent
     }
 
-    fn asked_at(&mut self, epoch: u64, asker: u32) -> bool {
-        if (self.asked.epoch, self.asked.asker) != (epoch, asker) {
-            self.asked = Asked { epoch, asker, times: 0 };
+    /// Puts the unused credit for what is lacking into the purse: all of that is needed, and more.
+    pub(super) fn withdraw(&mut self, purse: &mut Purse) {
+        for (row, counter) in purse.wanted.each() {
+            let unused = self.unused(row, counter);
+            self.give(row, counter, unused);
+            purse.has[row][counter as usize] += unused;
+        }
+        self.publish();
+    }
+
+    fn asked_by(&mut self, asker: u32) -> bool {
+        let handed_out = self.handed_out();
+        if (self.asked.handed_out, self.asked.asker) != (handed_out, asker) {
+            self.asked = Asked { handed_out, asker, times: 0 };
         }
         self.asked.times = self.asked.times.saturating_add(1);
         self.asked.times > IDLE

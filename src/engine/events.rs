@@ -319,7 +319,7 @@ impl Core {
             return state;
         }
         drop(state);
-        self.shards.with_credit(shard, &self.shared, |state| state.event_done(block, &self.shared));
+        self.shards.with_credit(shard, &self.shared, false, |state| state.event_done(block, &self.shared));
         shard.lock_hot()
     }
 

@@ -90,11 +90,8 @@ impl Shard {
         if !state.watches || id.is_none() {
             return false;
         }
-        if state.park(id) {
-            return true;
-        }
         if state.is_watched(id) {
-            return false;
+            return state.park(id);
         }
         state.settle_lazy(self.shared());
         if state.is_plain::<false>(id) {
@@ -131,12 +128,10 @@ impl ShardState {
         let taken = if split {
             let front = chain::split_front(&mut self.slab, id, size);
             set.file::<EXPANDABLE>(&mut self.slab, id);
-            self.epoch += 1;
             front
         } else {
             id
         };
-        self.live += 1;
         let block = &mut self.slab[taken];
         block.state = State::Allocated;
         block.requested = request.bytes;
@@ -169,8 +164,6 @@ impl ShardState {
         if self.counters.free(kind, &change).is_err() {
             return false;
         }
-        self.live -= 1;
-        self.epoch += 1;
         let set = self.default.set(kind);
         let slab = &mut self.slab;
         if let Some(prev) = prev {

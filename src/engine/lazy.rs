@@ -46,6 +46,8 @@ enum Stage {
     Out,
     /// Freed, as far as clients know.
     Parked,
+    /// Freed and counted as that, but not filed yet: another shard borrowed its credit.
+    Counted,
     /// Freed, but another stream uses it; see [`used`].
     Pending,
 }
@@ -89,7 +91,6 @@ impl ShardState {
             return false;
         }
         self.lazy.stage = Stage::Parked;
-        self.live -= 1;
         if self.ring.is_some() {
             let block = &self.slab[id];
             let (addr, requested, site) = (block.addr, block.requested, block.site);
@@ -114,7 +115,6 @@ impl ShardState {
         lazy.stage = Stage::Out;
         lazy.pairs += 1;
         lazy.requested += request.bytes as i64;
-        self.live += 1;
         let block = &mut self.slab[lazy.block];
         let before = std::mem::replace(&mut block.requested, request.bytes);
         block.generation = block.generation.wrapping_add(1);
@@ -128,15 +128,15 @@ impl ShardState {
         Some(grant)
     }
 
-    #[inline]
-    pub(super) fn is_parked(&self) -> bool {
-        self.lazy.stage == Stage::Parked
+    /// Whether the watched block is back, which the counters don't know yet.
+    pub(super) fn is_watched_back(&self) -> bool {
+        !self.lazy.block.is_none() && matches!(self.lazy.stage, Stage::Parked | Stage::Pending)
     }
 
     /// What the counters need when the watched block comes back for good.
     pub(super) fn owed(&self) -> Owed {
         let lazy = &self.lazy;
-        if lazy.block.is_none() {
+        if lazy.block.is_none() || lazy.stage == Stage::Counted {
             return Owed::default();
         }
         Owed::when_undone(self.slab[lazy.block].kind, lazy.split, lazy.split_bytes)
@@ -156,25 +156,51 @@ impl ShardState {
 
     #[inline(never)]
     fn settle_watched(&mut self, shared: &Shared) {
-        let lazy = std::mem::take(&mut self.lazy);
-        let id = lazy.block;
+        self.count_pairs();
+        self.count_parked();
+        let Lazy { block: id, stage, .. } = std::mem::take(&mut self.lazy);
+        match stage {
+            Stage::Out | Stage::Parked => {}
+            Stage::Pending => self.count_pending(id),
+            Stage::Counted => {
+                let (prev, next) = self.free_neighbours(id);
+                self.file_freed(id, prev, next, shared);
+            }
+        }
+    }
+
+    fn count_pairs(&mut self) {
+        let Lazy { block, pairs, split, split_bytes, most, requested: sum, .. } = self.lazy;
+        if pairs == 0 {
+            return;
+        }
+        let Block { kind, size, requested, .. } = self.slab[block];
+        let change =
+            Change { bytes: size as i64, requested: most as i64, split, split_bytes, oversize: false };
+        self.counters.repeat(kind, &change, pairs, sum, requested as i64 - most as i64);
+        (self.lazy.pairs, self.lazy.requested, self.lazy.most) = (0, 0, requested);
+    }
+
+    /// Counts a parked block as free. Whoever comes next on the shard files it; asking for the same again is no
+    /// shortcut any more.
+    pub(super) fn count_parked(&mut self) {
+        let Lazy { block: id, stage: Stage::Parked, split, split_bytes, .. } = self.lazy else { return };
+        self.count_pairs();
         let Block { kind, size, requested, .. } = self.slab[id];
-        if lazy.pairs > 0 {
-            let Lazy { pairs, split, split_bytes, most, .. } = lazy;
-            let change =
-                Change { bytes: size as i64, requested: most as i64, split, split_bytes, oversize: false };
-            self.counters.repeat(kind, &change, pairs, lazy.requested, requested as i64 - most as i64);
-        }
-        match lazy.stage {
-            Stage::Out => return,
-            Stage::Pending => return self.count_pending(id),
-            Stage::Parked => {}
-        }
-        let (prev, next) = self.free_neighbours(id);
-        let change = self.free_change(id, prev, next);
         // Every value goes back to where it was before the hand-out, the last thing that happened.
+        let change = Change {
+            bytes: size as i64,
+            requested: requested as i64,
+            split: -split,
+            split_bytes: -split_bytes,
+            oversize: false,
+        };
+        debug_assert_eq!(change, {
+            let (prev, next) = self.free_neighbours(id);
+            self.free_change(id, prev, next)
+        });
         let freed = self.counters.free(kind, &change);
         debug_assert!(freed.is_ok(), "no credit can be missing");
-        self.file_freed(id, prev, next, shared);
+        self.lazy.stage = Stage::Counted;
     }
 }

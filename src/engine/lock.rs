@@ -9,6 +9,9 @@
 //! times in a row: after a few quick looks the others stay away for microseconds, each for a time of its own, since
 //! every look takes the lock's cache line from the holder. Whoever has waited long looks often again, so nobody
 //! starves; if the holder lost its processor, waiters give theirs away, then sleep.
+//!
+//! Who needs many locks at once can't wait like that: every lock it has stops somebody. So it [asks](ask) for them
+//! all first. Whoever comes to a lock that is asked for stays away a while, busy owners too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -43,40 +46,55 @@ const EAGER_AFTER: u64 = 2_000_000;
 const SLEEP_AFTER: u64 = 20_000_000;
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// A flag: whether the lock is held.
-#[derive(Debug)]
-pub(crate) struct SpinLock<const HOLDER_MAY_BLOCK: bool>(AtomicBool);
+/// Nanoseconds for which others stay away from a lock that is asked for: enough to take all of many locks. Not for
+/// ever, or somebody who asks again and again would keep them out.
+const POLITE: u64 = 20_000;
+/// Looks of who asked, before it waits like the others.
+const ASKED_LOOKS: u32 = 200;
 
-// SAFETY: the flag goes from false to true in one atomic exchange, so at most one caller of `lock` or a successful
+/// Two flags.
+#[derive(Debug)]
+pub(crate) struct SpinLock<const HOLDER_MAY_BLOCK: bool> {
+    held: AtomicBool,
+    /// Somebody wants it at once; only a hint.
+    asked: AtomicBool,
+}
+
+// SAFETY: `held` goes from false to true in one atomic exchange, so at most one caller of `lock` or a successful
 // `try_lock` is between that and its `unlock`; acquire and release order what the lock guards.
 unsafe impl<const HOLDER_MAY_BLOCK: bool> RawMutex for SpinLock<HOLDER_MAY_BLOCK> {
     #[allow(clippy::declare_interior_mutable_const)] // how lock_api wants the initial value
-    const INIT: Self = SpinLock(AtomicBool::new(false));
+    const INIT: Self = SpinLock { held: AtomicBool::new(false), asked: AtomicBool::new(false) };
 
     type GuardMarker = GuardSend;
 
     #[inline]
     fn lock(&self) {
-        if !self.try_lock() {
+        if self.is_asked() || !self.try_lock() {
             self.lock_slow();
         }
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        self.0.store(false, Ordering::Release);
+        self.held.store(false, Ordering::Release);
     }
 }
 
 impl<const HOLDER_MAY_BLOCK: bool> SpinLock<HOLDER_MAY_BLOCK> {
+    #[inline]
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// Takes the lock if it looks free.
     fn look(&self) -> bool {
-        !self.0.load(Ordering::Relaxed) && self.try_lock()
+        !self.held.load(Ordering::Relaxed) && self.try_lock()
     }
 
     #[cold]
@@ -85,14 +103,54 @@ impl<const HOLDER_MAY_BLOCK: bool> SpinLock<HOLDER_MAY_BLOCK> {
             for _ in 0..1 << look {
                 std::hint::spin_loop();
             }
-            if self.look() {
+            if !self.is_asked() && self.look() {
                 return;
             }
         }
         let mut wait = Wait::new();
-        while !self.look() {
+        while wait.waited < POLITE && self.is_asked() || !self.look() {
             wait.pause(HOLDER_MAY_BLOCK);
         }
+    }
+
+    fn lock_asked(&self) {
+        for _ in 0..ASKED_LOOKS {
+            if self.look() {
+                return;
+            }
+            // Another who had asked may have withdrawn it.
+            self.ask();
+            std::hint::spin_loop();
+        }
+        // The holder has lost its processor.
+        let mut wait = Wait::new();
+        while !self.look() {
+            std::thread::yield_now();
+            wait.pause(HOLDER_MAY_BLOCK);
+        }
+    }
+
+    fn ask(&self) {
+        if !self.is_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Announces that the caller is about to take the lock by [`lock_asked`].
+pub(crate) fn ask<T>(mutex: &ShardMutex<T>) {
+    // SAFETY: the raw lock is not unlocked here.
+    unsafe { mutex.raw() }.ask();
+}
+
+/// Takes the lock before those who come later.
+pub(crate) fn lock_asked<T>(mutex: &ShardMutex<T>) -> ShardGuard<'_, T> {
+    // SAFETY: it is locked once, for the guard that is made right after, and not unlocked.
+    unsafe {
+        let raw = mutex.raw();
+        raw.lock_asked();
+        raw.asked.store(false, Ordering::Relaxed);
+        mutex.make_guard_unchecked()
     }
 }
 
@@ -213,5 +271,34 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 13);
+    }
+
+    #[test]
+    fn who_asks_gets_in_between_those_who_hammer() {
+        let lock = ShardMutex::new(0u64);
+        let stop = AtomicBool::new(false);
+        let (asked, turns) = std::thread::scope(|scope| {
+            let hammering = scope.spawn(|| {
+                let mut turns = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    *lock.lock() += 1;
+                    turns += 1;
+                }
+                turns
+            });
+            let asking = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    (0..2_000).for_each(|_| {
+                        ask(&lock);
+                        *lock_asked(&lock) += 1;
+                    });
+                })
+            });
+            let asked = asking.map(|asking| asking.join().is_ok());
+            stop.store(true, Ordering::Relaxed);
+            (asked, hammering.join().unwrap())
+        });
+        assert_eq!(asked, [true; 2]);
+        assert_eq!(*lock.lock(), 4_000 + turns);
     }
 }

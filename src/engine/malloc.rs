@@ -126,12 +126,12 @@ impl Core {
                 return Ok(grant);
             }
             drop(state);
-            if let Some(grant) = self.take_with_credit(shard, &request) {
+            if let Some(grant) = self.take_with_credit(shard, &request, true) {
                 return Ok(grant);
             }
             state = shard.lock();
         }
-        let epoch = state.epoch;
+        let epoch = state.epoch();
         drop(state);
         self.malloc_slow(shard, request, epoch)
     }
@@ -164,8 +164,8 @@ impl Core {
 
     /// A hit whose shard lacked credit; `None` if another thread took the block meanwhile.
     #[cold]
-    fn take_with_credit(&self, shard: &Shard, request: &Request) -> Option<Grant> {
-        self.shards.with_credit(shard, &self.shared, |state| {
+    fn take_with_credit(&self, shard: &Shard, request: &Request, may_stay: bool) -> Option<Grant> {
+        self.shards.with_credit(shard, &self.shared, may_stay, |state| {
             let id = state.find_free_uncounted(request).ok_or(NeedCredit)?;
             state.hand_out(id, request, &self.shared)
         })
@@ -178,7 +178,7 @@ impl Core {
             let id = state.find_free_uncounted(request)?;
             state.hand_out(id, request, &self.shared)
         };
-        found.ok().or_else(|| self.take_with_credit(shard, request))
+        found.ok().or_else(|| self.take_with_credit(shard, request, false))
     }
 
     /// Everything after a miss [spec 4.2 steps 3 to 6]. `epoch` is the shard's at the time of the miss.
@@ -191,7 +191,7 @@ impl Core {
             }
         }
         let mut growth = self.growth.lock();
-        if shard.lock().epoch != epoch
+        if shard.lock().epoch() != epoch
             && let Some(grant) = self.search_again(shard, &request)
         {
             return Ok(grant);

@@ -70,14 +70,12 @@ pub(crate) struct ShardState {
     /// Whether blocks may be watched: searches are not counted, and the allocator is not ending.
     pub(super) watches: bool,
     pub(super) way: Way,
-    /// Blocks in clients' hands.
-    pub(crate) live: u64,
     /// Driver allocations in clients' hands, made while caching was off.
     pub(crate) uncached: u64,
     /// The last handle is gone: the last block to come back ends the allocator.
     pub(crate) closing: bool,
-    /// Moves with every change of the free sets, so that a slow path sees whether to search again.
-    pub(crate) epoch: u64,
+    /// Blocks filed as free, but for what a plain hit files.
+    filings: u64,
     /// Streams recorded on blocks, by block.
     pub(super) uses: UseTable,
     pub(super) default: PoolPart,
@@ -97,10 +95,9 @@ impl ShardState {
             gc_seen: false,
             watches: true,
             way: Way::General,
-            live: 0,
             uncached: 0,
             closing: false,
-            epoch: 0,
+            filings: 0,
             uses: UseTable::default(),
             default: PoolPart::new(),
             private: HashMap::new(),
@@ -219,7 +216,6 @@ impl ShardState {
         if split {
             self.note_insertion(id, shared);
         }
-        self.live += 1;
         let block = &mut self.slab[taken];
         block.state = State::Allocated;
         block.requested = request.bytes;
@@ -263,7 +259,7 @@ impl ShardState {
     /// A block was filed.
     #[inline]
     fn note_insertion(&mut self, id: BlockId, shared: &Shared) {
-        self.epoch += 1;
+        self.filings += 1;
         // While it is 0, so are all bases, and their cache lines are left alone.
         let searches = shared.large_searches.load(Ordering::Relaxed);
         if searches != 0 {
@@ -289,7 +285,19 @@ impl ShardState {
     /// Whether nothing is in clients' hands.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
-        self.live == 0 && self.uncached == 0
+        self.live() == 0 && self.uncached == 0
+    }
+
+    /// Blocks in clients' hands.
+    pub(crate) fn live(&self) -> u64 {
+        self.counters.live() - u64::from(self.is_watched_back())
+    }
+
+    /// Moves with every change of the free sets, so that a slow path sees whether to search again.
+    pub(super) fn epoch(&self) -> u64 {
+        // Every hit hands out a block or takes one back.
+        let hits = 2 * self.counters.handed_out() as u64;
+        (self.filings + hits).wrapping_sub(self.counters.live())
     }
 
     /// The live block behind a handle.
@@ -306,7 +314,6 @@ impl ShardState {
         let block = &self.slab[id];
         let (kind, addr, requested, site) = (block.kind, block.addr, block.requested, block.site);
         self.counters.free(kind, &change)?;
-        self.live -= 1;
         self.leave_scopes(id, shared);
         self.record_as(Recorded::Free, addr, requested, site);
         self.file_freed(id, prev, next, shared);
@@ -318,7 +325,6 @@ impl ShardState {
         self.count_pending(id);
         let block = &self.slab[id];
         let (addr, requested, site) = (block.addr, block.requested, block.site);
-        self.live -= 1;
         self.leave_scopes(id, shared);
         self.record(TraceAction::FreeRequested, addr, requested, site);
     }

@@ -10,7 +10,7 @@ use super::Core;
 use super::counters::{Counters, NeedCredit};
 use super::fork::Birth;
 use super::lending::Queue;
-use super::lock::{ShardGuard, ShardMutex};
+use super::lock::{ShardGuard, ShardMutex, ask, lock_asked};
 use super::shard::ShardState;
 use super::shared::Shared;
 use crate::device::Stream;
@@ -38,6 +38,18 @@ impl Shard {
     /// Locks the shard and brings it up to date.
     pub(crate) fn lock(&self) -> ShardGuard<'_, ShardState> {
         let mut state = self.state.lock();
+        state.settle_lazy(&self.shared);
+        state
+    }
+
+    /// [`lock_hot`](Shard::lock_hot), before others who come.
+    pub(super) fn lock_hot_asked(&self) -> ShardGuard<'_, ShardState> {
+        lock_asked(&self.state)
+    }
+
+    /// [`lock`](Shard::lock), before others who come.
+    fn lock_asked(&self) -> ShardGuard<'_, ShardState> {
+        let mut state = lock_asked(&self.state);
         state.settle_lazy(&self.shared);
         state
     }
@@ -176,7 +188,8 @@ impl Shards {
     /// Locks every shard.
     pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut AllStates<'_>) -> R) -> R {
         let list = self.list.read();
-        let mut states: AllStates<'_> = list.iter().map(|s| s.lock()).collect();
+        list.iter().for_each(|s| ask(&s.state));
+        let mut states: AllStates<'_> = list.iter().map(|s| s.lock_asked()).collect();
         f(&mut states)
     }
 }
@@ -195,6 +208,6 @@ pub(crate) fn step<R>(
     let outcome = step(&mut shard.lock());
     match outcome {
         Ok(result) => Some(result),
-        Err(NeedCredit) => shards.with_credit(shard, shared, step),
+        Err(NeedCredit) => shards.with_credit(shard, shared, false, step),
     }
 }

@@ -179,7 +179,7 @@ fn compare(state: &ShardState, sums: &Sums, faults: &mut Vec<String>) {
         }
     }
     let live = state.slab.iter().filter(|(_, b)| b.state == State::Allocated).count() as u64;
-    if live != state.live {
-        faults.push(format!("{:?}: {live} live blocks, {} counted", state.stream, state.live));
+    if live != state.live() {
+        faults.push(format!("{:?}: {live} live blocks, {} counted", state.stream, state.live()));
     }
 }

@@ -48,7 +48,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use bank::Bank;
 use counters::{Change, Counter, Counters, NeedCredit};
-use credit::{Lack, Manner, Owed, Purse};
+use credit::{Manner, Owed, Purse};
 use observe::snapshot::PoolKind;
 
 /// A device with some shards.
@@ -102,38 +102,49 @@ impl Device {
         if step(&mut self.shards[shard].lock()).is_ok() {
             return;
         }
-        let lack = std::mem::take(&mut self.shards[shard].lock().lack);
-        let Err(lack) = self.try_lent(shard, lack, Manner::Whole, &step) else { return };
+        let purse = self.open_purse(&mut self.shards[shard].lock(), shard);
+        let Err(purse) = self.try_lent(shard, purse, Manner::Whole, &step) else { return };
         let _turn = self.turn.lock();
-        if self.try_lent(shard, lack, Manner::Piecemeal, &step).is_err() {
-            self.exclusively(shard, &step);
+        if let Err(purse) = self.try_lent(shard, purse, Manner::Piecemeal, &step) {
+            self.exclusively(shard, &purse, &step);
         }
+    }
+
+    fn open_purse(&self, own: &mut Counters, shard: usize) -> Purse {
+        let mut purse = Purse::new(std::mem::take(&mut own.lack), shard as u32, self.bank.generation());
+        own.withdraw(&mut purse);
+        purse
     }
 
     fn try_lent(
         &self,
         shard: usize,
-        lack: Lack,
+        mut purse: Purse,
         manner: Manner,
         step: &impl Fn(&mut Counters) -> Result<(), NeedCredit>,
-    ) -> Result<(), Lack> {
-        let mut purse = Purse::new(lack, shard as u32);
+    ) -> Result<(), Purse> {
         for lender in (0..self.shards.len()).filter(|&lender| lender != shard) {
             let state = match manner {
                 Manner::Whole => self.shards[lender].try_lock(),
                 Manner::Piecemeal => Some(self.shards[lender].lock()),
             };
             if let Some(mut state) = state {
-                state.lend(&mut purse, Owed::default(), manner, self.bank.generation(), 0);
+                state.lend(&mut purse, Owed::default(), manner, self.bank.generation());
             }
         }
         let mut own = self.shards[shard].lock();
         own.deposit(&purse, self.bank.generation());
-        step(&mut own).map_err(|NeedCredit| std::mem::take(&mut own.lack))
+        step(&mut own).map_err(|NeedCredit| self.open_purse(&mut own, shard))
     }
 
-    fn exclusively(&self, shard: usize, step: &impl Fn(&mut Counters) -> Result<(), NeedCredit>) {
+    fn exclusively(
+        &self,
+        shard: usize,
+        purse: &Purse,
+        step: &impl Fn(&mut Counters) -> Result<(), NeedCredit>,
+    ) {
         let mut all = self.lock_all();
+        all[shard].deposit(purse, self.bank.generation());
         if step(&mut all[shard]).is_ok() {
             return;
         }

@@ -38,7 +38,6 @@ impl ShardState {
         }
         let stream = self.take_single_use(id)?;
         self.lazy.stage = Stage::Pending;
-        self.live -= 1;
         self.record_half(TraceAction::FreeRequested, id);
         Some(stream)
     }
