@@ -29,21 +29,13 @@ impl FreeSet {
     }
 
     /// Files a block as free.
-    #[inline]
     pub(crate) fn insert(&mut self, slab: &mut Slab, id: BlockId) {
-        let block = &mut slab[id];
-        block.state = State::Free;
-        if block.is_expandable() {
-            return self.insert_expandable(slab, id);
-        }
-        self.ordinary.insert(slab, id);
+        slab[id].state = State::Free;
+        self.file::<true>(slab, id);
     }
 
     #[inline(never)]
-    fn insert_expandable(&mut self, slab: &mut Slab, id: BlockId) {
-        if chain::next_in(slab, id, State::Unmapped).is_none() {
-            return self.expandable.insert(slab, id);
-        }
+    fn insert_tail(&mut self, slab: &Slab, id: BlockId) {
         let block = &slab[id];
         let key = (block.size, block.addr, id);
         let at = self.tails.partition_point(|tail| *tail < key);
@@ -51,24 +43,23 @@ impl FreeSet {
     }
 
     /// Takes a free block out; it is `Held` then.
-    #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
-        let block = &mut slab[id];
-        block.state = State::Held;
-        if block.is_expandable() {
-            self.remove_expandable(slab, id);
-        } else {
-            self.ordinary.remove(slab, id);
-        }
+        slab[id].state = State::Held;
+        self.unfile::<true>(slab, id);
     }
 
-    #[inline(never)]
-    fn remove_expandable(&mut self, slab: &mut Slab, id: BlockId) {
-        if let Some(at) = self.tails.iter().position(|tail| tail.2 == id) {
-            self.tails.remove(at);
-        } else {
-            self.expandable.remove(slab, id);
-        }
+    /// Whether it was a tail.
+    #[inline]
+    fn remove_tail(&mut self, id: BlockId) -> bool {
+        let Some(at) = self.tails.iter().position(|tail| tail.2 == id) else { return false };
+        self.tails.remove(at);
+        true
+    }
+
+    /// The index of a block that is no tail.
+    #[inline(always)]
+    fn index_of<const MIXED: bool>(&mut self, slab: &Slab, id: BlockId) -> &mut FreeIndex {
+        if MIXED && slab[id].is_expandable() { &mut self.expandable } else { &mut self.ordinary }
     }
 
     /// Cuts the first `size` bytes off a free block: they become a block of their own, which is returned and is
@@ -103,19 +94,28 @@ impl FreeSet {
     /// [`insert`](FreeSet::insert) of what is `Free` already, where only ordinary blocks come, unless `MIXED`.
     #[inline(always)]
     pub(crate) fn file<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED { self.insert(slab, id) } else { self.ordinary.insert(slab, id) }
+        if MIXED && slab[id].is_expandable() && chain::next_in(slab, id, State::Unmapped).is_some() {
+            return self.insert_tail(slab, id);
+        }
+        self.index_of::<MIXED>(slab, id).insert(slab, id);
     }
 
     /// [`remove`](FreeSet::remove) where only ordinary blocks go, unless `MIXED`. Its state is for the caller to set.
     #[inline(always)]
     pub(crate) fn unfile<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED { self.remove(slab, id) } else { self.ordinary.remove(slab, id) }
+        if MIXED && slab[id].is_expandable() && self.remove_tail(id) {
+            return;
+        }
+        self.index_of::<MIXED>(slab, id).remove(slab, id);
     }
 
     /// [`unfile`](FreeSet::unfile) for what [`candidate`](FreeSet::candidate) found.
     #[inline(always)]
     pub(crate) fn unfile_candidate<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED { self.remove(slab, id) } else { self.ordinary.remove_first(slab, id) }
+        if MIXED && slab[id].is_expandable() && self.remove_tail(id) {
+            return;
+        }
+        self.index_of::<MIXED>(slab, id).remove_first(slab, id);
     }
 
     /// The first candidate for `size` bytes by the order (size, address), expandable blocks judged by their
@@ -126,18 +126,22 @@ impl FreeSet {
         if expandable { self.expandable_candidate(slab, size, ordinary) } else { ordinary }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn expandable_candidate(&self, slab: &Slab, size: u64, ordinary: Option<BlockId>) -> Option<BlockId> {
         let key = |id: BlockId| (slab[id].size, slab[id].addr);
         let whole = match (ordinary, self.expandable.best_fit(size)) {
             (Some(a), Some(b)) => Some(if key(a) < key(b) { a } else { b }),
             (a, b) => a.or(b),
         };
+        if self.tails.last().is_none_or(|largest| largest.0 < size) {
+            return whole;
+        }
         self.tail_before(slab, size, whole).or(whole)
     }
 
     /// A tail is taken only where it sorts before every other candidate and its potential (with the unmapped
     /// range after it) does not exceed that of the candidate that follows.
+    #[inline(never)]
     fn tail_before(&self, slab: &Slab, size: u64, whole: Option<BlockId>) -> Option<BlockId> {
         let first = self.tails.partition_point(|tail| tail.0 < size);
         let potential = |id: BlockId| slab[id].size + slab[id].next.some().map_or(0, |next| slab[next].size);
