@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::counters::{ALL, COUNTERS, Counter, Counters, EVERY, Rows};
+use super::counted::{ALL, COUNTERS, Counter, EVERY, Rows};
+use super::counters::Counters;
 use super::lock::ShardMutex;
 use crate::stats::{Stat, StatArray};
 

@@ -4,53 +4,11 @@
 //! call, each shard holds [credit](super::credit): it may grow up to its `limit` on its own, and the limits of all
 //! shards together never exceed the known peak.
 
-use super::credit::{Asked, Lack};
-use crate::observe::snapshot::PoolKind;
-
-/// How many statistics there are per pool kind.
-pub(super) const COUNTERS: usize = 8;
-
-/// What is counted: the statistics that a hit moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Counter {
-    Allocation,
-    AllocatedBytes,
-    Active,
-    ActiveBytes,
-    RequestedBytes,
-    InactiveSplit,
-    InactiveSplitBytes,
-    OversizeAllocation,
-}
-
-use Counter::{
-    Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes, OversizeAllocation,
-    RequestedBytes,
+use super::counted::{
+    ALL, Asked, BYTES, COUNT, Counter, LANE_COUNTERS, LANES, Lack, Lanes, OVERSIZE, REQUESTED, Rows, SPLIT,
+    SPLIT_BYTES, Sums, lane, row,
 };
-
-pub(super) const EVERY: [Counter; COUNTERS] = [
-    Allocation,
-    AllocatedBytes,
-    Active,
-    ActiveBytes,
-    RequestedBytes,
-    InactiveSplit,
-    InactiveSplitBytes,
-    OversizeAllocation,
-];
-
-/// Row of the counters that sum up both pool kinds.
-pub(super) const ALL: usize = 2;
-
-pub(super) type Rows = [[i64; COUNTERS]; 3];
-
-pub(super) fn row(kind: PoolKind) -> usize {
-    match kind {
-        PoolKind::Small => 0,
-        PoolKind::Large => 1,
-    }
-}
+use crate::observe::snapshot::PoolKind;
 
 /// The operation would pass the shard's credit; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,45 +25,6 @@ pub(crate) struct Change {
     pub(crate) split_bytes: i64,
     /// The block is as large as `max_split_size` or larger.
     pub(crate) oversize: bool,
-}
-
-/// What a hit moves. `Active` is what is allocated plus what is pending, so that the usual case, nothing pending,
-/// moves half as many words.
-pub(super) const LANES: usize = 6;
-pub(super) const COUNT: usize = 0;
-const BYTES: usize = 1;
-const REQUESTED: usize = 2;
-const SPLIT: usize = 3;
-const SPLIT_BYTES: usize = 4;
-const OVERSIZE: usize = 5;
-
-/// By lane, then by pool kind: what one operation moves does not lie side by side, so that the compiler does not
-/// pack words that come one by one, which costs more than it saves.
-pub(super) type Sums = [[i64; 2]; LANES];
-
-/// The counters of every lane.
-pub(super) const LANE_COUNTERS: [&[Counter]; LANES] = [
-    &[Allocation, Active],
-    &[AllocatedBytes, ActiveBytes],
-    &[RequestedBytes],
-    &[InactiveSplit],
-    &[InactiveSplitBytes],
-    &[OversizeAllocation],
-];
-
-/// A set of lanes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lanes(u32);
-
-impl Lanes {
-    /// Adds the one that a counter belongs to.
-    pub(super) fn add(&mut self, counter: Counter) {
-        self.0 |= 1 << lane(counter);
-    }
-
-    pub(super) fn has(self, lane: usize) -> bool {
-        self.0 >> lane & 1 == 1
-    }
 }
 
 /// Number and bytes of the blocks that clients gave back and other streams still use, by pool kind.
@@ -365,17 +284,5 @@ impl Counters {
         let first = counter == LANE_COUNTERS[lane][0];
         let pending = if first { 0 } else { self.base_pending[lane][row] };
         (self.value(row, counter), self.gained[lane][row], self.base[lane][row] + pending)
-    }
-}
-
-/// The lane that a hit moves for the counter.
-pub(super) fn lane(counter: Counter) -> usize {
-    match counter {
-        Allocation | Active => COUNT,
-        AllocatedBytes | ActiveBytes => BYTES,
-        RequestedBytes => REQUESTED,
-        InactiveSplit => SPLIT,
-        InactiveSplitBytes => SPLIT_BYTES,
-        OversizeAllocation => OVERSIZE,
     }
 }

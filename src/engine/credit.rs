@@ -12,58 +12,9 @@
 #[path = "credit/tests.rs"]
 mod tests;
 
-use super::counters::{ALL, COUNTERS, Counter, Counters, EVERY, Rows, row};
+use super::counted::{ALL, Asked, Counter, Lack, Rows, row};
+use super::counters::Counters;
 use crate::observe::snapshot::PoolKind;
-
-/// Credit that an operation lacks, by row and counter.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Lack {
-    amounts: Rows,
-    /// Bit `row * COUNTERS + counter`: that amount is above 0.
-    some: u32,
-}
-
-impl Lack {
-    /// Sets one amount.
-    pub(super) fn set(&mut self, row: usize, counter: Counter, amount: i64) {
-        self.amounts[row][counter as usize] = amount;
-        if amount > 0 {
-            self.some |= bit(row, counter);
-        } else {
-            self.some &= !bit(row, counter);
-        }
-    }
-
-    fn of(&self, row: usize, counter: Counter) -> i64 {
-        self.amounts[row][counter as usize]
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.some = 0;
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.some == 0
-    }
-
-    fn splits(&self) -> bool {
-        let one = bit(0, Counter::InactiveSplit) | bit(0, Counter::InactiveSplitBytes);
-        self.some & (one | one << COUNTERS | one << (2 * COUNTERS)) != 0
-    }
-
-    fn each(&self) -> impl Iterator<Item = (usize, Counter)> + use<> {
-        let mut some = self.some;
-        std::iter::from_fn(move || {
-            let at = (some != 0).then(|| some.trailing_zeros() as usize)?;
-            some &= some - 1;
-            Some((at / COUNTERS, EVERY[at % COUNTERS]))
-        })
-    }
-}
-
-fn bit(row: usize, counter: Counter) -> u32 {
-    1 << (row * COUNTERS + counter as usize)
-}
 
 /// By how much the splits rise when the watched block comes back, unchecked: credit for that must stay.
 #[derive(Debug, Clone, Copy, Default)]
@@ -130,14 +81,6 @@ pub(super) enum Manner {
     Whole,
     /// As far as it goes; for one asker at a time.
     Piecemeal,
-}
-
-/// How often a shard was asked by the same other one while nothing happened there.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    handed_out: i64,
-    asker: u32,
-    times: u32,
 }
 
 /// A shard that another came to so often in vain for its owner to stir is idle, as those of streams that one thread uses

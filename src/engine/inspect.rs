@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::Core;
-use super::counters::{Counter, Counters};
+use super::counted::Counter;
+use super::counters::Counters;
 use super::trace::Ring;
 use crate::observe::history::TraceEntry;
 use crate::stats::MemoryStats;

@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use super::counted::Lack;
 use super::counters::{Counters, NeedCredit};
-use super::credit::{Lack, Manner, Owed, Purse};
+use super::credit::{Manner, Owed, Purse};
 use super::lock::{ShardMutex, lock_asked};
 use super::shard::ShardState;
 use super::shards::{Shard, Shards};

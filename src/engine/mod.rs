@@ -23,6 +23,7 @@ mod capture;
 mod change;
 mod checkpoint;
 mod close;
+mod counted;
 mod counters;
 mod credit;
 mod events;

@@ -1,6 +1,7 @@
 //! How far a shard's statistics may grow: limits, and the room that a hit compares with.
 
-use super::counters::{ALL, COUNT, Counter, Counters, EVERY, LANE_COUNTERS, LANES, NeedCredit, Rows, lane};
+use super::counted::{ALL, COUNT, Counter, EVERY, LANE_COUNTERS, LANES, Rows, lane};
+use super::counters::{Counters, NeedCredit};
 
 /// By lane, where the slack of its counters is; twice the same where there is one.
 const SLACKS: [[usize; 2]; LANES] = {

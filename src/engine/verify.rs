@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Core;
-use super::counters::Counter;
+use super::counted::Counter;
 use super::shard::ShardState;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{Block, BlockId, State};

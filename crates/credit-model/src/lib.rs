@@ -5,6 +5,9 @@
 #[path = "../../../src/engine/bank.rs"]
 mod bank;
 #[allow(dead_code)]
+#[path = "../../../src/engine/counted.rs"]
+mod counted;
+#[allow(dead_code)]
 #[path = "../../../src/engine/counters.rs"]
 mod counters;
 #[allow(dead_code)]
@@ -47,7 +50,8 @@ mod observe {
 use parking_lot::{Mutex, MutexGuard};
 
 use bank::Bank;
-use counters::{Change, Counter, Counters, NeedCredit};
+use counted::Counter;
+use counters::{Change, Counters, NeedCredit};
 use credit::{Manner, Owed, Purse};
 use observe::snapshot::PoolKind;
 

@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 
 use super::super::bank::Bank;
-use super::super::counters::{Change, Counter, Counters, EVERY, NeedCredit};
+use super::super::counted::{Counter, EVERY};
+use super::super::counters::{Change, Counters, NeedCredit};
 use super::{Manner, Owed, Purse};
 use crate::observe::snapshot::PoolKind;
 
