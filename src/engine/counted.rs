@@ -121,6 +121,13 @@ impl Lack {
         self.amounts[row][counter as usize]
     }
 
+    /// So much of one amount is there now, if it was lacking.
+    pub(super) fn lessen(&mut self, row: usize, counter: Counter, by: i64) {
+        if self.some & bit(row, counter) != 0 {
+            self.set(row, counter, self.of(row, counter) - by);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.some = 0;
     }

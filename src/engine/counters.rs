@@ -56,6 +56,8 @@ pub(crate) struct Counters {
     base: Sums,
     base_pending: Pending,
     pending: Pending,
+    /// Tag of the thread that asked for credit last.
+    pub(super) thread: u64,
     /// What the last refused operation lacked; empty once that was looked at.
     pub(super) lack: Lack,
     /// [Blocks handed out](Counters::handed_out) when it last queued for credit.
@@ -76,6 +78,7 @@ impl Counters {
             base: Default::default(),
             base_pending: Default::default(),
             pending: Default::default(),
+            thread: 0,
             lack: Lack::default(),
             queued_at: 0,
         }

@@ -12,7 +12,7 @@
 #[path = "credit/tests.rs"]
 mod tests;
 
-use super::counted::{ALL, Asked, Counter, Lack, Rows, row};
+use super::counted::{ALL, Asked, Counter, EVERY, Lack, Rows, row};
 use super::counters::Counters;
 use crate::observe::snapshot::PoolKind;
 
@@ -39,11 +39,19 @@ impl Owed {
     }
 }
 
+/// Who asks for credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asker {
+    /// Index of the shard that lacks.
+    pub(super) shard: u32,
+    /// Tag of the thread; that of another is seldom the same. 0: any other.
+    pub(super) thread: u64,
+}
+
 /// Credit on its way from some shards to one that lacks it, outside all locks.
 #[derive(Debug)]
 pub(crate) struct Purse {
-    /// Index of the shard that lacks.
-    asker: u32,
+    asker: Asker,
     /// What is to be brought, and what of it is still lacking.
     wanted: Lack,
     lack: Lack,
@@ -53,7 +61,7 @@ pub(crate) struct Purse {
 }
 
 impl Purse {
-    pub(super) fn new(lack: Lack, asker: u32, generation: u64) -> Self {
+    pub(super) fn new(lack: Lack, asker: Asker, generation: u64) -> Self {
         Purse { asker, wanted: lack, lack, has: Rows::default(), generation }
     }
 
@@ -68,9 +76,9 @@ impl Purse {
         self.lack.is_empty()
     }
 
-    /// Whether it depends on what is [owed](Owed).
-    pub(super) fn wants_splits(&self) -> bool {
-        self.lack.splits()
+    /// Whether what it takes from a shard depends on what that [owes](Owed).
+    pub(super) fn wants_splits(&self, from: &Counters) -> bool {
+        self.lack.splits() || from.is_of(self.asker.thread)
     }
 }
 
@@ -88,16 +96,20 @@ pub(super) enum Manner {
 const IDLE: u32 = 3;
 
 impl Counters {
-    /// Puts what the purse lacks into it, as far as it is unused here; all that is unused where the shard is idle.
-    /// `generation` is the present one. Whether any was lent.
+    /// Puts what the purse lacks into it, as far as it is unused here; all that is unused where the shard is idle; and
+    /// everything if it is the asking thread's, which is elsewhere now. `generation` is the present one. Whether any was
+    /// lent.
     pub(super) fn lend(&mut self, purse: &mut Purse, owed: Owed, manner: Manner, generation: u64) -> bool {
         purse.renew(generation);
+        if self.is_of(purse.asker.thread) {
+            return self.lend_everything(purse, owed);
+        }
         let unused = |own: &Counters, row, counter| own.unused(row, counter) - owed.of(row, counter);
         let enough = |(row, counter)| unused(self, row, counter) >= purse.lack.of(row, counter);
         if manner == Manner::Whole && !purse.lack.each().all(enough) {
             return false;
         }
-        let idle = self.asked_by(purse.asker);
+        let idle = self.asked_by(purse.asker.shard);
         let mut lent = false;
         for (row, counter) in purse.lack.each() {
             let unused = unused(self, row, counter);
@@ -115,8 +127,30 @@ impl Counters {
         lent
     }
 
-    /// Puts the unused credit for what is lacking into the purse: all of that is needed, and more.
+    /// Whether that thread was the last to ask for this shard.
+    fn is_of(&self, thread: u64) -> bool {
+        thread != 0 && self.thread == thread
+    }
+
+    fn lend_everything(&mut self, purse: &mut Purse, owed: Owed) -> bool {
+        let mut lent = false;
+        for (row, counter) in (0..=ALL).flat_map(|row| EVERY.map(|counter| (row, counter))) {
+            let amount = self.unused(row, counter) - owed.of(row, counter);
+            if amount > 0 {
+                self.give(row, counter, amount);
+                purse.has[row][counter as usize] += amount;
+                purse.lack.lessen(row, counter, amount);
+                lent = true;
+            }
+        }
+        self.publish();
+        lent
+    }
+
+    /// Puts the unused credit for what is lacking into the purse, since all of that is needed, and more. Remembers whose
+    /// thread the shard is.
     pub(super) fn withdraw(&mut self, purse: &mut Purse) {
+        self.thread = purse.asker.thread;
         for (row, counter) in purse.wanted.each() {
             let unused = self.unused(row, counter);
             self.give(row, counter, unused);
@@ -140,8 +174,12 @@ impl Counters {
             return;
         }
         // Not published: the step that asked for it finds its room too small, and looks at the limits.
-        for (row, counter) in purse.wanted.each() {
-            self.give(row, counter, -purse.has[row][counter as usize]);
+        for (row, has) in purse.has.iter().enumerate() {
+            for (counter, &has) in EVERY.into_iter().zip(has) {
+                if has != 0 {
+                    self.give(row, counter, -has);
+                }
+            }
         }
     }
 }

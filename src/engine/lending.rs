@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::counted::Lack;
 use super::counters::{Counters, NeedCredit};
-use super::credit::{Manner, Owed, Purse};
+use super::credit::{Asker, Manner, Owed, Purse};
 use super::lock::{ShardMutex, lock_asked};
 use super::shard::ShardState;
 use super::shards::{Shard, Shards};
@@ -193,7 +193,8 @@ impl ShardState {
     /// For what the last step lacked; what is here of that goes into the purse, lest somebody else borrows it meanwhile.
     fn open_purse(&mut self, shard: &Shard, shared: &Shared) -> Purse {
         let counters = &mut self.counters;
-        let mut purse = Purse::new(std::mem::take(&mut counters.lack), shard.index, shared.bank.generation());
+        let asker = Asker { shard: shard.index, thread: thread_tag() };
+        let mut purse = Purse::new(std::mem::take(&mut counters.lack), asker, shared.bank.generation());
         counters.withdraw(&mut purse);
         purse
     }
@@ -202,7 +203,7 @@ impl ShardState {
     /// while a client has it, or while it waits for its event, stays watched, and so does what it will need.
     fn lend(&mut self, purse: &mut Purse, manner: Manner, shared: &Shared) -> bool {
         self.count_parked();
-        let owed = if purse.wants_splits() { self.owed() } else { Owed::default() };
+        let owed = if purse.wants_splits(&self.counters) { self.owed() } else { Owed::default() };
         self.counters.lend(purse, owed, manner, shared.bank.generation())
     }
 }

@@ -52,7 +52,7 @@ use parking_lot::{Mutex, MutexGuard};
 use bank::Bank;
 use counted::Counter;
 use counters::{Change, Counters, NeedCredit};
-use credit::{Manner, Owed, Purse};
+use credit::{Asker, Manner, Owed, Purse};
 use observe::snapshot::PoolKind;
 
 /// A device with some shards.
@@ -115,7 +115,8 @@ impl Device {
     }
 
     fn open_purse(&self, own: &mut Counters, shard: usize) -> Purse {
-        let mut purse = Purse::new(std::mem::take(&mut own.lack), shard as u32, self.bank.generation());
+        let asker = Asker { shard: shard as u32, thread: shard as u64 + 1 };
+        let mut purse = Purse::new(std::mem::take(&mut own.lack), asker, self.bank.generation());
         own.withdraw(&mut purse);
         purse
     }

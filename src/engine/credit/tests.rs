@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::super::bank::Bank;
 use super::super::counted::{Counter, EVERY};
 use super::super::counters::{Change, Counters, NeedCredit};
-use super::{Manner, Owed, Purse};
+use super::{Asker, Manner, Owed, Purse};
 use crate::observe::snapshot::PoolKind;
 
 const SIZES: [i64; 8] = [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20];
@@ -101,6 +101,8 @@ struct Device {
     /// Credit on its way, and to whom.
     purses: Vec<(usize, Purse)>,
     counts: Counts,
+    /// Tag of the thread that uses a shard.
+    thread_of: fn(usize) -> u64,
 }
 
 impl Device {
@@ -110,7 +112,14 @@ impl Device {
         bank.leave_sole(&mut first);
         let others = (1..shards).map(|_| Counters::new(false));
         let shards = std::iter::once(first).chain(others).map(Shard::new).collect();
-        Device { bank, shards, peaks: [[0; 8]; 3], purses: Vec::new(), counts: Counts::default() }
+        Device {
+            bank,
+            shards,
+            peaks: [[0; 8]; 3],
+            purses: Vec::new(),
+            counts: Counts::default(),
+            thread_of: |at| at as u64 + 1,
+        }
     }
 
     fn collect(&mut self, at: usize, manner: Manner, purse: &mut Purse) {
@@ -139,7 +148,8 @@ impl Device {
         for manner in [Manner::Whole, Manner::Piecemeal] {
             self.counts.queued += u32::from(manner == Manner::Piecemeal);
             let own = &mut self.shards[at].counters;
-            let mut purse = Purse::new(std::mem::take(&mut own.lack), at as u32, self.bank.generation());
+            let asker = Asker { shard: at as u32, thread: (self.thread_of)(at) };
+            let mut purse = Purse::new(std::mem::take(&mut own.lack), asker, self.bank.generation());
             own.withdraw(&mut purse);
             self.collect(at, manner, &mut purse);
             self.deposit(at, &purse);
@@ -166,7 +176,7 @@ impl Device {
         // A shard without any credit lacks all that the block needs.
         let mut poor = Counters::new(false);
         if poor.hand_out(kind(bytes), &change).is_err() {
-            let mut purse = Purse::new(poor.lack, 1, self.bank.generation());
+            let mut purse = Purse::new(poor.lack, Asker { shard: 1, thread: 0 }, self.bank.generation());
             self.collect(at, Manner::Piecemeal, &mut purse);
             self.purses.push((at, purse));
         }
@@ -252,9 +262,13 @@ proptest! {
     #[test]
     fn peaks_are_those_of_a_plain_sum_at_every_step(
         shards in 2usize..17,
+        several_streams_per_thread: bool,
         ops in prop::collection::vec((0usize..16, 0u8..16, 0usize..64), 1..600),
     ) {
         let mut device = Device::new(shards);
+        if several_streams_per_thread {
+            device.thread_of = |at| at as u64 % 3;
+        }
         for (at, op, pick) in ops {
             let at = at % shards;
             let live = device.shards[at].live.len();
@@ -352,16 +366,42 @@ fn what_an_asker_has_is_not_lent() {
     let more = device.shards[1].change(PoolKind::Small, 1536, 1536);
     let own = &mut device.shards[1].counters;
     assert_eq!(own.hand_out(PoolKind::Small, &more), Err(NeedCredit));
-    let mut purse = Purse::new(std::mem::take(&mut own.lack), 1, generation);
+    let mut purse = Purse::new(std::mem::take(&mut own.lack), Asker { shard: 1, thread: 1 }, generation);
     own.withdraw(&mut purse);
     // Another one comes for the same.
     let other = device.shards[2].change(PoolKind::Small, 1024, 1024);
     assert_eq!(device.shards[2].counters.hand_out(PoolKind::Small, &other), Err(NeedCredit));
     let lack = std::mem::take(&mut device.shards[2].counters.lack);
-    let mut rival = Purse::new(lack, 2, generation);
+    let mut rival = Purse::new(lack, Asker { shard: 2, thread: 2 }, generation);
     device.shards[1].lend(&mut rival, Manner::Piecemeal, &device.bank);
     assert!(!rival.is_full());
     device.collect(1, Manner::Piecemeal, &mut purse);
     device.deposit(1, &purse);
     assert_eq!(device.shards[1].counters.hand_out(PoolKind::Small, &more), Ok(()));
+}
+
+/// One thread uses its streams in turn: at a change, the new one fetches everything at once.
+#[test]
+fn streams_of_one_thread_fetch_everything_at_once() {
+    const TURNS: u32 = 200;
+    let mut device = Device::new(4);
+    device.thread_of = |_| 7;
+    for turn in 0..2 * TURNS {
+        if turn == TURNS {
+            device.counts = Counts::default();
+        }
+        let at = turn as usize % 4;
+        for step in 0..100 {
+            device.malloc(at, SIZES[step * 7 % 8], 100);
+            if step % 3 == 2 {
+                device.free(at, step % 2);
+                device.free(at, 0);
+            }
+        }
+        while !device.shards[at].live.is_empty() {
+            device.free(at, 0);
+        }
+    }
+    assert!(device.counts.visits <= 4 * TURNS, "{:?}", device.counts);
+    assert_eq!(device.counts.exclusive, 0);
 }
