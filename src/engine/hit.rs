@@ -1,7 +1,8 @@
-//! The plain hit: a block of the default pool, under the default rules, with nothing armed and no history.
+//! The plain hit: a block of the default pool, under the default rules or with expandable segments, with nothing armed
+//! and no history.
 //!
 //! That is what nearly every call is, so it goes without the questions whose answers are known here. The steps are
-//! those of [`super::shard`], which serves everything else; each of the two ways takes the other's blocks.
+//! those of [`super::shard`], which serves everything else under the same lock; each way takes the others' blocks.
 
 use std::panic::Location;
 
