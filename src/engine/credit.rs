@@ -77,7 +77,7 @@ impl Purse {
     }
 
     /// Whether what it takes from a shard depends on what that [owes](Owed).
-    pub(super) fn wants_splits(&self, from: &Counters) -> bool {
+    pub(super) fn minds_what_is_owed(&self, from: &Counters) -> bool {
         self.lack.splits() || from.is_of(self.asker.thread)
     }
 }
@@ -116,11 +116,8 @@ impl Counters {
             if unused <= 0 {
                 continue;
             }
-            let lack = purse.lack.of(row, counter);
-            let amount = if idle { unused } else { unused.min(lack) };
-            self.give(row, counter, amount);
-            purse.has[row][counter as usize] += amount;
-            purse.lack.set(row, counter, lack - amount);
+            let amount = if idle { unused } else { unused.min(purse.lack.of(row, counter)) };
+            self.hand_over(purse, row, counter, amount);
             lent = true;
         }
         self.publish();
@@ -137,14 +134,18 @@ impl Counters {
         for (row, counter) in (0..=ALL).flat_map(|row| EVERY.map(|counter| (row, counter))) {
             let amount = self.unused(row, counter) - owed.of(row, counter);
             if amount > 0 {
-                self.give(row, counter, amount);
-                purse.has[row][counter as usize] += amount;
-                purse.lack.lessen(row, counter, amount);
+                self.hand_over(purse, row, counter, amount);
                 lent = true;
             }
         }
         self.publish();
         lent
+    }
+
+    fn hand_over(&mut self, purse: &mut Purse, row: usize, counter: Counter, amount: i64) {
+        self.give(row, counter, amount);
+        purse.has[row][counter as usize] += amount;
+        purse.lack.lessen(row, counter, amount);
     }
 
     /// Puts the unused credit for what is lacking into the purse, since all of that is needed, and more. Remembers whose

@@ -69,7 +69,7 @@ impl Core {
             return Freed::Uncached;
         }
         state.settle_lazy(&self.shared);
-        if state.is_plain::<false>(id) && state.free_plain::<false>(id) {
+        if state.free_at_once(id, &self.shared) {
             return Freed::Done;
         }
         if state.slab[id].has_uses {
@@ -78,9 +78,6 @@ impl Core {
                 Some(stream) => Freed::UsedBy(stream),
                 None => Freed::HasUses(Box::new(state.take_uses(id, false))),
             };
-        }
-        if state.free_now(id, &self.shared).is_ok() {
-            return Freed::Done;
         }
         state.request_free(id, &self.shared);
         Freed::NeedsCredit

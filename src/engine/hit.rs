@@ -12,6 +12,7 @@ use super::parts::DEFAULT_POOL;
 use super::private::Route;
 use super::shard::{Grant, Request, ShardState, Way};
 use super::shards::Shard;
+use super::shared::Shared;
 use crate::pool::block::{BlockId, State};
 use crate::pool::chain;
 use crate::size::Rules;
@@ -95,27 +96,14 @@ impl Shard {
             return state.park(id);
         }
         state.settle_lazy(self.shared());
-        if state.is_plain::<false>(id) {
-            state.free_plain::<false>(id)
-        } else {
-            self.free_otherwise(state, id)
-        }
-    }
-
-    /// The same for other blocks, and where shards go another way.
-    #[inline(never)]
-    fn free_otherwise(&self, mut state: ShardGuard<'_, ShardState>, id: BlockId) -> bool {
-        if state.is_plain::<true>(id) {
-            return state.free_plain::<true>(id);
-        }
-        !state.slab[id].has_uses && state.free_now(id, self.shared()).is_ok()
+        state.free_at_once(id, self.shared())
     }
 }
 
 impl ShardState {
     /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
     #[inline(always)]
-    pub(super) fn take_plain<const EXPANDABLE: bool>(&mut self, request: &Request) -> Option<Grant> {
+    fn take_plain<const EXPANDABLE: bool>(&mut self, request: &Request) -> Option<Grant> {
         let kind = request.kind;
         let id = self.default.set(kind).candidate(&self.slab, request.rounded, EXPANDABLE)?;
         let block = &self.slab[id];
@@ -144,9 +132,27 @@ impl ShardState {
         Some(grant)
     }
 
+    /// Takes back a live block that no other stream uses. `false`, and nothing has changed: one does, or credit is missing.
+    #[inline(always)]
+    pub(super) fn free_at_once(&mut self, id: BlockId, shared: &Shared) -> bool {
+        if self.is_plain::<false>(id) {
+            return self.free_plain::<false>(id);
+        }
+        self.free_otherwise(id, shared)
+    }
+
+    /// The same for one that is no [plain](Self::is_plain) one of the ordinary way.
+    #[inline(never)]
+    fn free_otherwise(&mut self, id: BlockId, shared: &Shared) -> bool {
+        if self.is_plain::<true>(id) {
+            return self.free_plain::<true>(id);
+        }
+        !self.slab[id].has_uses && self.free_now(id, shared).is_ok()
+    }
+
     /// Whether [`free_plain`](ShardState::free_plain) may take the block back.
     #[inline(always)]
-    pub(super) fn is_plain<const EXPANDABLE: bool>(&self, id: BlockId) -> bool {
+    fn is_plain<const EXPANDABLE: bool>(&self, id: BlockId) -> bool {
         let way = if EXPANDABLE { Way::Expandable } else { Way::Ordinary };
         let block = &self.slab[id];
         self.way == way
@@ -158,7 +164,7 @@ impl ShardState {
 
     /// Takes a plain live block back. `false`, and nothing has changed: credit is missing.
     #[inline(always)]
-    pub(super) fn free_plain<const EXPANDABLE: bool>(&mut self, id: BlockId) -> bool {
+    fn free_plain<const EXPANDABLE: bool>(&mut self, id: BlockId) -> bool {
         let kind = self.slab[id].kind;
         let (prev, next) = self.free_neighbours(id);
         let change = self.free_change(id, prev, next);

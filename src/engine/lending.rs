@@ -203,7 +203,7 @@ impl ShardState {
     /// while a client has it, or while it waits for its event, stays watched, and so does what it will need.
     fn lend(&mut self, purse: &mut Purse, manner: Manner, shared: &Shared) -> bool {
         self.count_parked();
-        let owed = if purse.wants_splits(&self.counters) { self.owed() } else { Owed::default() };
+        let owed = if purse.minds_what_is_owed(&self.counters) { self.owed() } else { Owed::default() };
         self.counters.lend(purse, owed, manner, shared.bank.generation())
     }
 }

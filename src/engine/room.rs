@@ -15,9 +15,6 @@ const SLACKS: [[usize; 2]; LANES] = {
     slacks
 };
 
-/// Of what is left over, the other kind gets one part in so many.
-const OTHERS_PART: i64 = 2;
-
 /// A limit that no value reaches. A shard's part of a sum can be below 0, and the distance to it must not overflow.
 const LIFTED: i64 = i64::MAX / 2;
 
@@ -53,8 +50,8 @@ impl Counters {
         self.slack[row][first].min(self.slack[row][second])
     }
 
-    /// Sets the room of both kinds: where the limits allow it, `more` for the one in `row`, and of what is left most for
-    /// that one too, since it is the one that moves.
+    /// Sets the room of both kinds: where the limits allow it, `more` for the one in `row`, and half of what is left
+    /// for each.
     #[inline]
     pub(super) fn share(&mut self, lane: usize, row: usize, more: i64) {
         if lane == COUNT {
@@ -64,7 +61,7 @@ impl Counters {
         let (own, others) = (self.room[lane][row], self.room[lane][1 - row]);
         let (most, most_others, both) =
             (own + least(row), others + least(1 - row), own + others + least(ALL));
-        let left_over = (both - more).max(0) / OTHERS_PART;
+        let left_over = (both - more).max(0) / 2;
         let room = most.min(both - left_over.min(most_others));
         self.move_room(lane, row, room - own);
         self.move_room(lane, 1 - row, most_others.min(both - room) - others);
