@@ -79,7 +79,7 @@ impl Rules {
                 return round_to_division(request, divisions);
             }
         }
-        ceil_to(request, MIN_BLOCK)
+        (request + (MIN_BLOCK - 1)) & !(MIN_BLOCK - 1)
     }
 
     /// What the driver is asked for when a block of `rounded` bytes is missing [spec 2.3].

@@ -13,7 +13,7 @@
 mod tests;
 
 use super::counted::{ALL, Asked, Counter, EVERY, Lack, Rows, row};
-use super::counters::Counters;
+use super::counters::{Change, Counters};
 use crate::observe::snapshot::PoolKind;
 
 /// By how much the splits rise when the watched block comes back, unchecked: credit for that must stay.
@@ -25,9 +25,9 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// When the block goes whose hand-out made that change.
-    pub(super) fn when_undone(kind: PoolKind, split: i64, split_bytes: i64) -> Self {
-        Owed { row: row(kind), split: (-split).max(0), split_bytes: (-split_bytes).max(0) }
+    /// When a block goes, which makes that change.
+    pub(super) fn when(kind: PoolKind, change: &Change) -> Self {
+        Owed { row: row(kind), split: change.split.max(0), split_bytes: change.split_bytes.max(0) }
     }
 
     fn of(&self, row: usize, counter: Counter) -> i64 {

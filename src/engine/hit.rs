@@ -115,7 +115,7 @@ impl ShardState {
         let set = self.default.set(kind);
         set.unfile_candidate::<EXPANDABLE>(&mut self.slab, id);
         let taken = if split {
-            let front = chain::split_front(&mut self.slab, id, size);
+            let front = chain::cut_front(&mut self.slab, id, size);
             set.file::<EXPANDABLE>(&mut self.slab, id);
             front
         } else {

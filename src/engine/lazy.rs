@@ -21,19 +21,16 @@ use crate::pool::block::{Block, BlockId};
 pub(crate) struct Lazy {
     /// `NONE`: there is no such block.
     block: BlockId,
-    /// The same while a free would park it: no other stream uses it.
-    parkable: BlockId,
-    pool: u32,
     stage: Stage,
     /// It was cut off the block that follows it, whose record keeps the last requested size [spec 3.4].
     cut: bool,
+    /// The request's mode.
     expandable: bool,
+    /// What the next request is compared with; known from the first time on that it is parked.
+    pool: u32,
     rounded: u64,
     /// Requested bytes as the counters know them, and the most that its statistics have room for.
     most: u64,
-    /// What its hand-out did to the splits; freeing it does the opposite.
-    split: i64,
-    split_bytes: i64,
     /// Times it was parked and unparked, and the sum of what was requested then. 0 while there is no block.
     pairs: i64,
     requested: i64,
@@ -44,6 +41,8 @@ pub(crate) struct Lazy {
 enum Stage {
     /// With a client.
     Out,
+    /// The same, and another stream uses it: a free does not park it.
+    Used,
     /// Freed, as far as clients know.
     Parked,
     /// Freed and counted as that, but not filed yet: another shard borrowed its credit.
@@ -56,15 +55,12 @@ impl Default for Lazy {
     fn default() -> Self {
         Lazy {
             block: BlockId::NONE,
-            parkable: BlockId::NONE,
-            pool: 0,
             stage: Stage::Out,
             cut: false,
             expandable: false,
+            pool: 0,
             rounded: 0,
             most: 0,
-            split: 0,
-            split_bytes: 0,
             pairs: 0,
             requested: 0,
         }
@@ -77,26 +73,34 @@ impl ShardState {
     pub(super) fn watch(&mut self, block: BlockId, request: &Request, change: &Change, cut: bool) {
         if self.watches && request.scope == 0 && !change.oversize {
             let lazy = &mut self.lazy;
-            (lazy.block, lazy.parkable, lazy.pool) = (block, block, request.pool);
-            (lazy.stage, lazy.cut, lazy.expandable) = (Stage::Out, cut, request.expandable);
-            (lazy.rounded, lazy.most) = (request.rounded, request.bytes);
-            (lazy.split, lazy.split_bytes) = (change.split, change.split_bytes);
+            (lazy.block, lazy.stage) = (block, Stage::Out);
+            (lazy.cut, lazy.expandable) = (cut, request.expandable);
         }
     }
 
     /// Parks the block if it is the watched one.
     #[inline]
     pub(super) fn park(&mut self, id: BlockId) -> bool {
-        if self.lazy.parkable != id {
+        if self.lazy.block != id || self.lazy.stage != Stage::Out {
             return false;
         }
-        self.lazy.stage = Stage::Parked;
+        self.set_parked(id);
         if self.ring.is_some() {
             let block = &self.slab[id];
             let (addr, requested, site) = (block.addr, block.requested, block.site);
             self.record_as(Recorded::Free, addr, requested, site);
         }
         true
+    }
+
+    #[inline]
+    fn set_parked(&mut self, id: BlockId) {
+        let (lazy, block) = (&mut self.lazy, &self.slab[id]);
+        lazy.stage = Stage::Parked;
+        if lazy.pairs == 0 {
+            (lazy.pool, lazy.most) = (block.pool, block.requested);
+            lazy.rounded = self.rules.round_size(block.requested);
+        }
     }
 
     /// Hands the parked block out again, if the request is like the one before.
@@ -139,7 +143,14 @@ impl ShardState {
         if lazy.block.is_none() || lazy.stage == Stage::Counted {
             return Owed::default();
         }
-        Owed::when_undone(self.slab[lazy.block].kind, lazy.split, lazy.split_bytes)
+        Owed::when(self.slab[lazy.block].kind, &self.change_back(lazy.block))
+    }
+
+    /// What the watched block's way back does to the statistics: every value goes back to where it was before the
+    /// hand-out, the last thing that happened.
+    fn change_back(&self, id: BlockId) -> Change {
+        let (prev, next) = self.free_neighbours(id);
+        self.free_change(id, prev, next)
     }
 
     /// Brings the counters up to date, files a parked block and makes a pending one that; nothing is watched then.
@@ -151,7 +162,7 @@ impl ShardState {
         if self.lazy.stage != Stage::Out || self.lazy.pairs > 0 {
             self.settle_watched(shared);
         }
-        (self.lazy.block, self.lazy.parkable) = (BlockId::NONE, BlockId::NONE);
+        self.lazy.block = BlockId::NONE;
     }
 
     #[inline(never)]
@@ -160,7 +171,7 @@ impl ShardState {
         self.count_parked();
         let Lazy { block: id, stage, .. } = std::mem::take(&mut self.lazy);
         match stage {
-            Stage::Out | Stage::Parked => {}
+            Stage::Out | Stage::Used | Stage::Parked => {}
             Stage::Pending => self.count_pending(id),
             Stage::Counted => {
                 let (prev, next) = self.free_neighbours(id);
@@ -170,13 +181,12 @@ impl ShardState {
     }
 
     fn count_pairs(&mut self) {
-        let Lazy { block, pairs, split, split_bytes, most, requested: sum, .. } = self.lazy;
+        let Lazy { block, pairs, most, requested: sum, .. } = self.lazy;
         if pairs == 0 {
             return;
         }
-        let Block { kind, size, requested, .. } = self.slab[block];
-        let change =
-            Change { bytes: size as i64, requested: most as i64, split, split_bytes, oversize: false };
+        let Block { kind, requested, .. } = self.slab[block];
+        let change = self.change_back(block);
         self.counters.repeat(kind, &change, pairs, sum, requested as i64 - most as i64);
         (self.lazy.pairs, self.lazy.requested, self.lazy.most) = (0, 0, requested);
     }
@@ -184,22 +194,9 @@ impl ShardState {
     /// Counts a parked block as free. Whoever comes next on the shard files it; asking for the same again is no
     /// shortcut any more.
     pub(super) fn count_parked(&mut self) {
-        let Lazy { block: id, stage: Stage::Parked, split, split_bytes, .. } = self.lazy else { return };
+        let Lazy { block: id, stage: Stage::Parked, .. } = self.lazy else { return };
         self.count_pairs();
-        let Block { kind, size, requested, .. } = self.slab[id];
-        // Every value goes back to where it was before the hand-out, the last thing that happened.
-        let change = Change {
-            bytes: size as i64,
-            requested: requested as i64,
-            split: -split,
-            split_bytes: -split_bytes,
-            oversize: false,
-        };
-        debug_assert_eq!(change, {
-            let (prev, next) = self.free_neighbours(id);
-            self.free_change(id, prev, next)
-        });
-        let freed = self.counters.free(kind, &change);
+        let freed = self.counters.free(self.slab[id].kind, &self.change_back(id));
         debug_assert!(freed.is_ok(), "no credit can be missing");
         self.lazy.stage = Stage::Counted;
     }

@@ -198,19 +198,19 @@ impl Slab {
     }
 
     /// A record for the first `size` bytes of the block `rest`, linked to its neighbours; they are not linked to it.
-    /// Writes the first cache line only, where it can: the rest of the record is what it was before, or is set when the
-    /// block becomes free.
+    /// Its state, requested bytes, site and scope are for the caller to set. Writes the first cache line only, where it
+    /// can: the rest of the record is what it was before, or is set when the block becomes free.
     #[inline(always)]
     pub(super) fn insert_front(&mut self, rest: BlockId, size: u64) -> BlockId {
         let Block { addr, pool, kind, prev, expandable, .. } = self[rest];
         let id = if self.vacant.is_none() { self.grow() } else { self.vacant };
         let block = &mut self[id];
         let (vacant, was_expandable) = (block.next, block.expandable);
-        (block.addr, block.size, block.requested, block.site) = (addr, size, 0, None);
+        (block.addr, block.size) = (addr, size);
         (block.prev, block.next) = (prev, rest);
-        (block.scope, block.pool) = (0, pool);
+        block.pool = pool;
         block.generation = block.generation.wrapping_add(1);
-        (block.state, block.kind, block.has_uses) = (State::Held, kind, false);
+        (block.kind, block.has_uses) = (kind, false);
         self.vacant = vacant;
         if prev.is_none() || expandable || was_expandable {
             self.copy_origin(rest, id);

@@ -4,8 +4,16 @@ use super::block::{Block, BlockId, Slab, State};
 
 /// Cuts the first `size` bytes off `id` as a new block, which is returned. The old record keeps its identity
 /// and becomes the rest [spec 3.4].
-#[inline(always)]
 pub(crate) fn split_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
+    let front = cut_front(slab, id, size);
+    let block = &mut slab[front];
+    (block.state, block.requested, block.site, block.scope) = (State::Held, 0, None, 0);
+    front
+}
+
+/// [`split_front`] for who sets the new block's state, requested bytes, site and scope.
+#[inline(always)]
+pub(crate) fn cut_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
     let front = slab.insert_front(id, size);
     let rest = &mut slab[id];
     let before = std::mem::replace(&mut rest.prev, front);

@@ -44,7 +44,7 @@ impl Shard {
             self.settle();
         }
         let owed = self.watched.map_or(Owed::default(), |(kind, change)| {
-            Owed::when_undone(kind, change.split, change.split_bytes)
+            Owed::when(kind, &Change { split: -change.split, split_bytes: -change.split_bytes, ..change })
         });
         self.counters.lend(purse, owed, manner, bank.generation())
     }

@@ -23,7 +23,7 @@ impl ShardState {
     pub(in crate::engine) fn watch_use(&mut self, id: BlockId, stream: Stream) -> bool {
         let watched = self.is_watched(id);
         if watched {
-            self.lazy.parkable = BlockId::NONE;
+            self.lazy.stage = Stage::Used;
             self.add_use(id, stream, false);
         }
         watched
@@ -48,8 +48,7 @@ impl ShardState {
         if !self.is_watched(id) || self.lazy.stage != Stage::Pending {
             return false;
         }
-        self.lazy.stage = Stage::Parked;
-        self.lazy.parkable = id;
+        self.set_parked(id);
         self.slab[id].events = 0;
         self.record_half(TraceAction::FreeCompleted, id);
         true
