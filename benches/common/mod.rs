@@ -33,6 +33,13 @@ pub(crate) fn must<T, E: Display>(result: Result<T, E>) -> T {
     }
 }
 
+/// Fills an empty place. An assignment would drop what is there, and for that the block would have to lie in memory
+/// before it gets there.
+#[inline]
+pub(crate) fn put<B>(place: &mut Option<B>, block: B) {
+    std::mem::forget(place.replace(block));
+}
+
 #[cold]
 fn fail(error: &dyn Display) -> ! {
     eprintln!("bench stopped: {error}");

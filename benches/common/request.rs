@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use gpucache::device::Stream;
 
-use super::must;
 use super::subject::Subject;
+use super::{must, put};
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +120,13 @@ fn parse(lines: &str) -> (usize, Vec<Request>) {
     (live.len(), requests)
 }
 
+/// Takes the error away, as `?` does. To drop it in place, the whole result would have to lie in memory.
+#[cold]
+#[inline(never)]
+fn failure(_: gpucache::Error) -> usize {
+    1
+}
+
 /// Plays a recording again and again.
 pub(crate) struct Player<'a, S: Subject> {
     subject: S,
@@ -143,9 +150,11 @@ impl<'a, S: Subject> Player<'a, S> {
                 Request::Alloc { bytes: 0, .. } => {}
                 Request::Alloc { slot, stream, bytes } => {
                     let stream = self.streams[stream as usize % self.streams.len()];
-                    let block = self.subject.alloc(bytes as usize, stream).ok();
-                    failed += usize::from(block.is_none());
-                    self.live[slot as usize] = block;
+                    let place = &mut self.live[slot as usize];
+                    match self.subject.alloc(bytes as usize, stream) {
+                        Ok(block) => put(place, block),
+                        Err(error) => failed += failure(error),
+                    }
                 }
                 Request::Free { slot } => {
                     if let Some(block) = self.live[slot as usize].take() {

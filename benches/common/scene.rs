@@ -2,9 +2,9 @@
 
 use gpucache::device::Stream;
 
-use super::must;
 use super::subject::Subject;
 use super::workload::{Pool, Rng};
+use super::{must, put};
 
 /// Different sizes that the churn draws from, so that drawing costs one load.
 const SIZES: usize = 4_096;
@@ -42,11 +42,12 @@ impl<S: Subject> Churn<S> {
 
     #[inline]
     fn replace(&mut self, slot: usize) {
-        if let Some(block) = self.live[slot].take() {
+        let place = &mut self.live[slot];
+        if let Some(block) = place.take() {
             self.subject.free(block);
         }
         let bytes = self.sizes[self.rng.below(SIZES)];
-        self.live[slot] = Some(must(self.subject.alloc(bytes, self.stream)));
+        put(place, must(self.subject.alloc(bytes, self.stream)));
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use gpucache::device::Stream;
 
-use crate::common::must;
 use crate::common::request::{Player, Recording};
 use crate::common::subject::Subject;
 use crate::common::workload::{KIB, MIB, MIX, PAIR_SIZES, Rng};
+use crate::common::{must, put};
 use crate::report::Cell;
 use crate::runner::{CHUNK, Runner, per_call};
 
@@ -41,7 +41,7 @@ impl<S: Subject> Runner<'_, S> {
             let mut blocks: Vec<Option<S::Block>> = (0..DEPTH).map(|_| None).collect();
             let mut round = || {
                 for (block, &bytes) in blocks.iter_mut().zip(&sizes) {
-                    *block = Some(must(subject.alloc(bytes, Stream::DEFAULT)));
+                    put(block, must(subject.alloc(bytes, Stream::DEFAULT)));
                 }
                 for &i in &order {
                     if let Some(block) = blocks[i].take() {
@@ -91,7 +91,7 @@ impl<S: Subject> Runner<'_, S> {
                 subject.free(block);
             }
             *bytes = rng.live_size();
-            *block = Some(must(subject.alloc(*bytes, Stream::DEFAULT)));
+            put(block, must(subject.alloc(*bytes, Stream::DEFAULT)));
         })?;
         blocks.into_iter().filter_map(|b| b.0).for_each(|b| subject.free(b));
         self.trim();

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use gpucache::device::Stream;
 
-use crate::common::must;
 use crate::common::subject::Subject;
 use crate::common::workload::{Rng, THREAD_MIX};
+use crate::common::{must, put};
 use crate::report::Cell;
 use crate::runner::Runner;
 
@@ -106,7 +106,7 @@ fn work<S: Subject>(subject: S, stream: Stream, thread: usize, hold: bool, signa
                 if let Some(block) = place.take() {
                     subject.free(block);
                 }
-                *place = Some(must(subject.alloc(bytes, stream)));
+                put(place, must(subject.alloc(bytes, stream)));
             } else {
                 subject.pair(bytes, stream);
             }

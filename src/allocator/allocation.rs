@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::{Event, Stream};
-use crate::engine::{Core, Freed, Given, Place, Shard};
+use crate::engine::{Core, Freed, Given, Grant, Place, Shard};
 use crate::error::{Error, Result};
 use crate::pool::block::{BlockId, State};
 
@@ -72,9 +72,14 @@ impl Allocation {
         site: &'static Location<'static>,
     ) -> Result<Self> {
         let hit = if scope == 0 { core.hit(bytes as u64, stream, site) } else { None };
-        let Some((shard, grant)) = hit else { return Self::new_slowly(core, bytes, stream, scope, site) };
+        let (shard, grant) = match hit {
+            Some((shard, grant)) => (NonNull::from(&**shard), grant),
+            None => Self::take_slowly(core, bytes, stream, scope, site)?,
+        };
+        // Both ways end here, so that the handle is put together in registers and written once. What is written in
+        // parts and copied at once costs as much as a fifth of a hit.
         Ok(Allocation {
-            shard: NonNull::from(&**shard),
+            shard,
             address: grant.addr,
             requested: bytes,
             block: grant.block,
@@ -83,37 +88,21 @@ impl Allocation {
     }
 
     #[inline(never)]
-    fn new_slowly(
+    fn take_slowly(
         core: &Arc<Core>,
         bytes: usize,
         stream: Stream,
         scope: u32,
         site: &'static Location<'static>,
-    ) -> Result<Self> {
+    ) -> Result<(NonNull<Shard>, Grant)> {
         if bytes == 0 {
-            return Ok(Self::null());
+            return Ok((NonNull::dangling(), Grant { block: BlockId::NONE, generation: 0, addr: 0 }));
         }
         let (shard, grant) = match scope {
             0 => core.malloc(bytes as u64, stream, 0, site)?,
             tag => core.malloc_scoped(bytes as u64, stream, tag, site)?,
         };
-        Ok(Allocation {
-            shard: NonNull::from(&**shard),
-            address: grant.addr,
-            requested: bytes,
-            block: grant.block,
-            generation: grant.generation,
-        })
-    }
-
-    fn null() -> Self {
-        Allocation {
-            shard: NonNull::dangling(),
-            address: 0,
-            requested: 0,
-            block: BlockId::NONE,
-            generation: 0,
-        }
+        Ok((NonNull::from(&**shard), grant))
     }
 
     #[inline]
@@ -191,9 +180,9 @@ impl Allocation {
     /// [`Error::Device`] if an event for another stream could not be recorded; the block is kept back until
     /// that works, and is not lost.
     pub fn free(self) -> Result<()> {
-        let outcome = self.give_back();
+        let outcome = self.shard().map(|shard| give_back(shard, self.block, self.address));
         std::mem::forget(self);
-        outcome
+        outcome.unwrap_or(Ok(()))
     }
 
     /// Forgets the handle and leaves the address, for [`Allocator::free_raw`](crate::Allocator::free_raw) of the same
@@ -263,41 +252,47 @@ impl Allocation {
 
     #[inline]
     fn home(&self) -> Option<(&Core, &Shard)> {
-        let shard = self.shard()?;
-        // SAFETY: the core outlives its blocks (see the module), so the weak pointer's target is alive.
-        Some((unsafe { &*shard.core.as_ptr() }, shard))
+        self.shard().map(|shard| (core_of(shard), shard))
     }
+}
 
-    #[inline(never)]
-    fn give_back(&self) -> Result<()> {
-        let Some((core, shard)) = self.home() else { return Ok(()) };
-        core.check_process()?;
-        let mut state = shard.lock_hot();
-        let freed = core.free_locked(&mut state, self.block);
-        let last = state.closing && state.is_done();
-        if matches!(freed, Freed::Done) && !last {
-            return Ok(());
-        }
-        // Still under the lock, so the core is alive: hold it for the rest.
-        let Some(alive) = shard.core.upgrade() else { return Ok(()) };
-        drop(state);
-        let outcome = alive.finish_free(shard, self.block, self.address, freed);
-        if last && alive.shard_closed() {
-            // SAFETY: `close` forgot one count of this core for the blocks that were out; this was the last.
-            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&alive)) };
-        }
-        Ok(outcome?)
+/// The core of a shard that has a block out.
+#[inline]
+fn core_of(shard: &Shard) -> &Core {
+    // SAFETY: the core outlives its blocks (see the module), so the weak pointer's target is alive.
+    unsafe { &*shard.core.as_ptr() }
+}
+
+/// Frees a block that is out. Takes words, not the handle, which needs no place in memory then.
+#[inline(never)]
+fn give_back(shard: &Shard, block: BlockId, address: u64) -> Result<()> {
+    let core = core_of(shard);
+    core.check_process()?;
+    let mut state = shard.lock_hot();
+    let freed = core.free_locked(&mut state, block);
+    let last = state.closing && state.is_done();
+    if matches!(freed, Freed::Done) && !last {
+        return Ok(());
     }
+    // Still under the lock, so the core is alive: hold it for the rest.
+    let Some(alive) = shard.core.upgrade() else { return Ok(()) };
+    drop(state);
+    let outcome = alive.finish_free(shard, block, address, freed);
+    if last && alive.shard_closed() {
+        // SAFETY: `close` forgot one count of this core for the blocks that were out; this was the last.
+        unsafe { Arc::decrement_strong_count(Arc::as_ptr(&alive)) };
+    }
+    Ok(outcome?)
 }
 
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
-        if self.shard().is_some_and(|shard| shard.free_hit(self.block)) {
-            return;
+        let Some(shard) = self.shard() else { return };
+        if !shard.free_hit(self.block) {
+            // A failure keeps the block back for another try; `free` is there for those who want to know.
+            let _ = give_back(shard, self.block, self.address);
         }
-        // A failure keeps the block back for another try; `free` is there for those who want to know.
-        let _ = self.give_back();
     }
 }
 
