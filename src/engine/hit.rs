@@ -3,16 +3,21 @@
 //!
 //! That is what nearly every call is, so it goes without the questions whose answers are known here. The steps are
 //! those of [`super::shard`], which serves everything else under the same lock; each way takes the others' blocks.
+//!
+//! What the steps depend on (which pool, whether the block is split, which neighbours are free) is asked once, and there
+//! is code for each answer: a quarter of the instructions asked again or made up for what could not be the case.
 
 use std::panic::Location;
 
 use super::change::hand_out_change;
+use super::counters::Change;
 use super::lock::ShardGuard;
 use super::parts::DEFAULT_POOL;
 use super::private::Route;
 use super::shard::{Grant, Request, ShardState, Way};
 use super::shards::Shard;
 use super::shared::Shared;
+use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{BlockId, State};
 use crate::pool::chain;
 use crate::size::Rules;
@@ -104,17 +109,39 @@ impl ShardState {
     /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
     #[inline(always)]
     fn take_plain<const EXPANDABLE: bool>(&mut self, request: &Request) -> Option<Grant> {
-        let kind = request.kind;
+        match request.kind {
+            PoolKind::Small => self.take_from::<EXPANDABLE>(PoolKind::Small, request),
+            PoolKind::Large => self.take_from::<EXPANDABLE>(PoolKind::Large, request),
+        }
+    }
+
+    /// The same from the pool of a kind that is known where this is inlined.
+    #[inline(always)]
+    fn take_from<const EXPANDABLE: bool>(&mut self, kind: PoolKind, request: &Request) -> Option<Grant> {
         let id = self.default.set(kind).candidate(&self.slab, request.rounded, EXPANDABLE)?;
+        let rest = self.slab[id].size - request.rounded;
+        if rest >= Rules::least_remainder(kind, EXPANDABLE) {
+            self.take_candidate::<EXPANDABLE, true>(kind, id, request)
+        } else {
+            self.take_candidate::<EXPANDABLE, false>(kind, id, request)
+        }
+    }
+
+    /// Hands out the block that was found, or its front.
+    #[inline(always)]
+    fn take_candidate<const EXPANDABLE: bool, const SPLIT: bool>(
+        &mut self,
+        kind: PoolKind,
+        id: BlockId,
+        request: &Request,
+    ) -> Option<Grant> {
         let block = &self.slab[id];
-        let whole = block.size;
-        let split = whole - request.rounded >= Rules::least_remainder(kind, EXPANDABLE);
-        let size = if split { request.rounded } else { whole };
-        let change = hand_out_change(block, size, split, request.bytes, false);
+        let size = if SPLIT { request.rounded } else { block.size };
+        let change = hand_out_change(block, size, SPLIT, request.bytes, false);
         self.counters.hand_out(kind, &change).ok()?;
         let set = self.default.set(kind);
         set.unfile_candidate::<EXPANDABLE>(&mut self.slab, id);
-        let taken = if split {
+        let taken = if SPLIT {
             let front = chain::cut_front(&mut self.slab, id, size);
             set.file::<EXPANDABLE>(&mut self.slab, id);
             front
@@ -126,9 +153,9 @@ impl ShardState {
         block.requested = request.bytes;
         block.site = Some(request.site);
         block.scope = 0;
-        block.generation = block.generation.wrapping_add(u32::from(!split));
+        block.generation = block.generation.wrapping_add(u32::from(!SPLIT));
         let grant = Grant { block: taken, generation: block.generation, addr: block.addr };
-        self.watch(taken, request, &change, split);
+        self.watch(taken, request, &change, SPLIT);
         Some(grant)
     }
 
@@ -165,9 +192,24 @@ impl ShardState {
     /// Takes a plain live block back. `false`, and nothing has changed: credit is missing.
     #[inline(always)]
     fn free_plain<const EXPANDABLE: bool>(&mut self, id: BlockId) -> bool {
-        let kind = self.slab[id].kind;
-        let (prev, next) = self.free_neighbours(id);
-        let change = self.free_change(id, prev, next);
+        match self.free_neighbours(id) {
+            (None, None) => self.free_merging::<EXPANDABLE, false, false>(id),
+            (None, Some(_)) => self.free_merging::<EXPANDABLE, false, true>(id),
+            (Some(_), None) => self.free_merging::<EXPANDABLE, true, false>(id),
+            (Some(_), Some(_)) => self.free_merging::<EXPANDABLE, true, true>(id),
+        }
+    }
+
+    /// The same where it is known which neighbours are free.
+    #[inline(always)]
+    fn free_merging<const EXPANDABLE: bool, const PREV: bool, const NEXT: bool>(
+        &mut self,
+        id: BlockId,
+    ) -> bool {
+        let block = &self.slab[id];
+        let (kind, prev, next) = (block.kind, PREV.then_some(block.prev), NEXT.then_some(block.next));
+        // Under these rules no block is oversize.
+        let change = Change { oversize: false, ..self.free_change(id, prev, next) };
         if self.counters.free(kind, &change).is_err() {
             return false;
         }

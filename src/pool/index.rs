@@ -41,19 +41,19 @@ impl FreeIndex {
         if block.child.is_none() {
             return self.sizes.remove(key);
         }
-        let heir = merge_children(slab, id);
+        let heir = heir(slab, id);
         slab[heir].set_back(BlockId::NONE);
         self.sizes.replace(key, heir);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, slab: &mut Slab, id: BlockId) {
         let block = &slab[id];
         let (back, sibling) = (block.back(), block.sibling);
         if back.is_none() {
             return self.remove_first(slab, id);
         }
-        let heir = if block.child.is_none() { BlockId::NONE } else { merge_children(slab, id) };
+        let heir = if block.child.is_none() { BlockId::NONE } else { heir(slab, id) };
         // The heir is below it, so it may take its place.
         let after = match heir.some() {
             None => sibling,
@@ -95,8 +95,16 @@ fn meld(slab: &mut Slab, a: BlockId, b: BlockId) -> BlockId {
     top
 }
 
+/// The root of what is below `id`, where there is something.
+#[inline(always)]
+fn heir(slab: &mut Slab, id: BlockId) -> BlockId {
+    let child = slab[id].child;
+    if slab[child].sibling.is_none() { child } else { merge_children(slab, id) }
+}
+
 /// Joins the children of `id`, of which there are some, into one heap (pairs from left to right, then all from right
 /// to left).
+#[inline(never)]
 fn merge_children(slab: &mut Slab, id: BlockId) -> BlockId {
     let mut next = slab[id].child;
     let mut pairs = BlockId::NONE;
