@@ -19,7 +19,6 @@ use super::shards::Shard;
 use super::shared::Shared;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{BlockId, State};
-use crate::pool::chain;
 use crate::size::Rules;
 
 /// A block that was handed out, in two words: they are returned in registers. What goes through memory and is copied
@@ -140,12 +139,10 @@ impl ShardState {
         let change = hand_out_change(block, size, SPLIT, request.bytes, false);
         self.counters.hand_out(kind, &change).ok()?;
         let set = self.default.set(kind);
-        set.unfile_candidate::<EXPANDABLE>(&mut self.slab, id);
         let taken = if SPLIT {
-            let front = chain::cut_front(&mut self.slab, id, size);
-            set.file::<EXPANDABLE>(&mut self.slab, id);
-            front
+            set.cut_candidate::<EXPANDABLE>(&mut self.slab, id, size)
         } else {
+            set.unfile_candidate::<EXPANDABLE>(&mut self.slab, id);
             id
         };
         let block = &mut self.slab[taken];
@@ -213,20 +210,10 @@ impl ShardState {
         if self.counters.free(kind, &change).is_err() {
             return false;
         }
-        let set = self.default.set(kind);
-        let slab = &mut self.slab;
-        if let Some(prev) = prev {
-            set.unfile::<EXPANDABLE>(slab, prev);
-            chain::absorb_prev(slab, id);
-        }
-        if let Some(next) = next {
-            set.unfile::<EXPANDABLE>(slab, next);
-            chain::absorb_next(slab, id);
-        }
-        let block = &mut slab[id];
+        let block = &mut self.slab[id];
         block.site = None;
         block.state = State::Free;
-        set.file::<EXPANDABLE>(slab, id);
+        self.default.set(kind).file_merged::<EXPANDABLE>(&mut self.slab, id, prev, next);
         true
     }
 }

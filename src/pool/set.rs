@@ -48,12 +48,26 @@ impl FreeSet {
         self.unfile::<true>(slab, id);
     }
 
-    /// Whether it was a tail.
+    /// Where it is among the tails.
     #[inline]
-    fn remove_tail(&mut self, id: BlockId) -> bool {
-        let Some(at) = self.tails.iter().position(|tail| tail.2 == id) else { return false };
-        self.tails.remove(at);
-        true
+    fn tail_at(&self, id: BlockId) -> Option<usize> {
+        self.tails.iter().position(|tail| tail.2 == id)
+    }
+
+    /// A tail has another size now, and may be another record.
+    #[inline]
+    fn refile_tail(&mut self, slab: &Slab, mut at: usize, id: BlockId) {
+        let block = &slab[id];
+        let key = (block.size, block.addr, id);
+        while at > 0 && self.tails[at - 1] > key {
+            self.tails[at] = self.tails[at - 1];
+            at -= 1;
+        }
+        while at + 1 < self.tails.len() && self.tails[at + 1] < key {
+            self.tails[at] = self.tails[at + 1];
+            at += 1;
+        }
+        self.tails[at] = key;
     }
 
     /// The index of a block that is no tail.
@@ -93,7 +107,7 @@ impl FreeSet {
 
     /// [`insert`](FreeSet::insert) of what is `Free` already, where only ordinary blocks come, unless `MIXED`.
     #[inline(always)]
-    pub(crate) fn file<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
+    fn file<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
         if MIXED && slab[id].is_expandable() && chain::next_in(slab, id, State::Unmapped).is_some() {
             return self.insert_tail(slab, id);
         }
@@ -102,20 +116,79 @@ impl FreeSet {
 
     /// [`remove`](FreeSet::remove) where only ordinary blocks go, unless `MIXED`. Its state is for the caller to set.
     #[inline(always)]
-    pub(crate) fn unfile<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED && slab[id].is_expandable() && self.remove_tail(id) {
+    fn unfile<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
+        if MIXED
+            && slab[id].is_expandable()
+            && let Some(at) = self.tail_at(id)
+        {
+            self.tails.remove(at);
             return;
         }
         self.index_of::<MIXED>(slab, id).remove(slab, id);
     }
 
-    /// [`unfile`](FreeSet::unfile) for what [`candidate`](FreeSet::candidate) found.
+    /// The same for what [`candidate`](FreeSet::candidate) found.
     #[inline(always)]
     pub(crate) fn unfile_candidate<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED && slab[id].is_expandable() && self.remove_tail(id) {
+        if MIXED
+            && slab[id].is_expandable()
+            && let Some(at) = self.tail_at(id)
+        {
+            self.tails.remove(at);
             return;
         }
         self.index_of::<MIXED>(slab, id).remove_first(slab, id);
+    }
+
+    /// [`cut`](FreeSet::cut) of what [`candidate`](FreeSet::candidate) found; see [`chain::cut_front`] for what is left to set.
+    /// A tail stays one, and no other block becomes one.
+    #[inline(always)]
+    pub(crate) fn cut_candidate<const MIXED: bool>(
+        &mut self,
+        slab: &mut Slab,
+        id: BlockId,
+        size: u64,
+    ) -> BlockId {
+        if MIXED
+            && slab[id].is_expandable()
+            && let Some(at) = self.tail_at(id)
+        {
+            let front = chain::cut_front(slab, id, size);
+            self.refile_tail(slab, at, id);
+            return front;
+        }
+        self.index_of::<MIXED>(slab, id).remove_first(slab, id);
+        let front = chain::cut_front(slab, id, size);
+        self.index_of::<MIXED>(slab, id).insert(slab, id);
+        front
+    }
+
+    /// Lets a block that is `Free` swallow those neighbours that are in this set, and files it.
+    #[inline(always)]
+    pub(crate) fn file_merged<const MIXED: bool>(
+        &mut self,
+        slab: &mut Slab,
+        id: BlockId,
+        prev: Option<BlockId>,
+        next: Option<BlockId>,
+    ) {
+        if let Some(prev) = prev {
+            // Another block follows it, so it is no tail.
+            self.index_of::<MIXED>(slab, prev).remove(slab, prev);
+            chain::absorb_prev(slab, id);
+        }
+        let Some(next) = next else { return self.file::<MIXED>(slab, id) };
+        // Swallowing a tail makes one.
+        if MIXED
+            && slab[next].is_expandable()
+            && let Some(at) = self.tail_at(next)
+        {
+            chain::absorb_next(slab, id);
+            return self.refile_tail(slab, at, id);
+        }
+        self.index_of::<MIXED>(slab, next).remove(slab, next);
+        chain::absorb_next(slab, id);
+        self.index_of::<MIXED>(slab, id).insert(slab, id);
     }
 
     /// The first candidate for `size` bytes by the order (size, address), expandable blocks judged by their
@@ -133,8 +206,13 @@ impl FreeSet {
             (Some(a), Some(b)) => Some(if key(a) < key(b) { a } else { b }),
             (a, b) => a.or(b),
         };
-        if self.tails.last().is_none_or(|largest| largest.0 < size) {
-            return whole;
+        match self.tails.last() {
+            Some(largest) if largest.0 >= size => {}
+            _ => return whole,
+        }
+        // Nothing else to compare it with.
+        if let (None, [only]) = (whole, self.tails.as_slice()) {
+            return Some(only.2);
         }
         self.tail_before(slab, size, whole).or(whole)
     }
@@ -177,5 +255,68 @@ impl FreeSet {
     /// Unmapped ranges by address.
     pub(crate) fn unmapped(&self) -> impl Iterator<Item = BlockId> {
         self.unmapped.iter().map(|entry| entry.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::Block;
+    use super::*;
+    use crate::observe::snapshot::PoolKind;
+    use proptest::prelude::*;
+
+    const UNIT: u64 = 512;
+
+    /// A free block of so many units that an unmapped range follows.
+    fn tail(set: &mut FreeSet, slab: &mut Slab, place: u64, units: u64) -> BlockId {
+        let whole = Block::segment(place << 30, (units + 1) * UNIT, 0, PoolKind::Small, 0);
+        let id = slab.insert(whole);
+        let unmapped = chain::split_back(slab, id, units * UNIT);
+        set.insert_unmapped(slab, unmapped);
+        set.insert(slab, id);
+        id
+    }
+
+    proptest! {
+        /// Tails are cut and swallowed, so that they overtake each other.
+        #[test]
+        fn tails_stay_sorted(
+            sizes in prop::collection::vec(1u64..40, 1..6),
+            ops in prop::collection::vec((any::<bool>(), 1u64..12, any::<prop::sample::Index>()), 1..60),
+        ) {
+            let mut slab = Slab::new();
+            let mut set = FreeSet::new();
+            for (place, units) in (1..).zip(&sizes) {
+                tail(&mut set, &mut slab, place, *units);
+            }
+            let mut out = Vec::new();
+            for (takes, units, which) in ops {
+                if takes {
+                    let Some(id) = set.candidate(&slab, units * UNIT, true) else { continue };
+                    if slab[id].size > units * UNIT {
+                        let front = set.cut_candidate::<true>(&mut slab, id, units * UNIT);
+                        slab[front].state = State::Allocated;
+                        out.push(front);
+                    } else {
+                        set.unfile_candidate::<true>(&mut slab, id);
+                        slab[id].state = State::Allocated;
+                        out.push(id);
+                    }
+                } else if !out.is_empty() {
+                    let id = out.swap_remove(which.index(out.len()));
+                    let free = |id: BlockId| id.some().filter(|&id| slab[id].state == State::Free);
+                    let (prev, next) = (free(slab[id].prev), free(slab[id].next));
+                    slab[id].state = State::Free;
+                    set.file_merged::<true>(&mut slab, id, prev, next);
+                }
+                let mut expected: Vec<_> = slab
+                    .iter()
+                    .filter(|(id, b)| b.state == State::Free && chain::next_in(&slab, *id, State::Unmapped).is_some())
+                    .map(|(id, b)| (b.size, b.addr, id))
+                    .collect();
+                expected.sort_unstable();
+                prop_assert_eq!(&set.tails, &expected);
+            }
+        }
     }
 }
