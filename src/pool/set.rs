@@ -210,9 +210,8 @@ impl FreeSet {
             Some(largest) if largest.0 >= size => {}
             _ => return whole,
         }
-        // Nothing else to compare it with.
-        if let (None, [only]) = (whole, self.tails.as_slice()) {
-            return Some(only.2);
+        if let [only] = self.tails.as_slice() {
+            return whole.filter(|&whole| comes_before(slab, whole, only)).or(Some(only.2));
         }
         self.tail_before(slab, size, whole).or(whole)
     }
@@ -222,7 +221,7 @@ impl FreeSet {
     #[inline(never)]
     fn tail_before(&self, slab: &Slab, size: u64, whole: Option<BlockId>) -> Option<BlockId> {
         let first = self.tails.partition_point(|tail| tail.0 < size);
-        let potential = |id: BlockId| slab[id].size + slab[id].next.some().map_or(0, |next| slab[next].size);
+        let potential = |id| potential(slab, id);
         let limit = whole.map(|id| (slab[id].size, slab[id].addr));
         let mut run = self.tails[first..].iter().take_while(|t| limit.is_none_or(|l| (t.0, t.1) < l));
         let mut current = run.next()?.2;
@@ -258,6 +257,19 @@ impl FreeSet {
     }
 }
 
+/// Whether a block is taken rather than the only tail; see [`FreeSet::tail_before`].
+#[inline(always)]
+fn comes_before(slab: &Slab, whole: BlockId, tail: &(u64, u64, BlockId)) -> bool {
+    let block = &slab[whole];
+    (block.size, block.addr) < (tail.0, tail.1) || block.size < potential(slab, tail.2)
+}
+
+/// Bytes of a tail with the unmapped range after it.
+#[inline]
+fn potential(slab: &Slab, id: BlockId) -> u64 {
+    slab[id].size + slab[id].next.some().map_or(0, |next| slab[next].size)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::block::Block;
@@ -278,6 +290,30 @@ mod tests {
     }
 
     proptest! {
+        /// The short way for one tail finds what the way for several does.
+        #[test]
+        fn one_tail_is_chosen_as_several_would_be(
+            (tail_units, after, size) in (1u64..20, 1u64..20, 1u64..20),
+            whole in prop::option::of((1u64..20, any::<bool>())),
+        ) {
+            let mut slab = Slab::new();
+            let mut set = FreeSet::new();
+            let id = slab.insert(Block::segment(5 << 30, (tail_units + after) * UNIT, 0, PoolKind::Small, 0));
+            let unmapped = chain::split_back(&mut slab, id, tail_units * UNIT);
+            set.insert_unmapped(&mut slab, unmapped);
+            set.insert(&mut slab, id);
+            let whole = whole.map(|(units, before)| {
+                let place = if before { 1 << 30 } else { 9 << 30 };
+                let whole = slab.insert(Block::segment(place, units * UNIT, 0, PoolKind::Small, 0));
+                set.insert(&mut slab, whole);
+                whole
+            });
+            let size = size * UNIT;
+            let fitting = whole.filter(|&w| slab[w].size >= size);
+            let slow = set.tail_before(&slab, size, fitting).or(fitting);
+            prop_assert_eq!(set.candidate(&slab, size, true), slow);
+        }
+
         /// Tails are cut and swallowed, so that they overtake each other.
         #[test]
         fn tails_stay_sorted(

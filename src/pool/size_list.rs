@@ -7,35 +7,30 @@ use super::block::BlockId;
 
 #[derive(Debug, Default)]
 pub(super) struct SizeList {
-    /// Ascending, without repeats.
-    keys: Vec<u64>,
-    /// By place in `keys`.
-    values: Vec<BlockId>,
+    /// Ascending by key, without repeats.
+    entries: Vec<(u64, BlockId)>,
 }
 
 impl SizeList {
     /// The place of the smallest key not below `key`.
     #[inline]
     fn place(&self, key: u64) -> usize {
-        self.keys.partition_point(|&k| k < key)
+        self.entries.partition_point(|entry| entry.0 < key)
     }
 
     /// The value at `key`.
     #[inline(never)]
     pub(super) fn get(&self, key: u64) -> Option<BlockId> {
-        let at = self.place(key);
-        if self.keys.get(at) == Some(&key) { self.values.get(at).copied() } else { None }
+        self.entries.get(self.place(key)).filter(|entry| entry.0 == key).map(|entry| entry.1)
     }
 
     /// Sets the value at `key`.
     #[inline(never)]
     pub(super) fn set(&mut self, key: u64, value: BlockId) {
         let at = self.place(key);
-        if self.keys.get(at) == Some(&key) {
-            self.values[at] = value;
-        } else {
-            self.keys.insert(at, key);
-            self.values.insert(at, value);
+        match self.entries.get_mut(at) {
+            Some(entry) if entry.0 == key => entry.1 = value,
+            _ => self.entries.insert(at, (key, value)),
         }
     }
 
@@ -43,16 +38,15 @@ impl SizeList {
     #[inline(never)]
     pub(super) fn remove(&mut self, key: u64) {
         let at = self.place(key);
-        if self.keys.get(at) == Some(&key) {
-            self.keys.remove(at);
-            self.values.remove(at);
+        if self.entries.get(at).is_some_and(|entry| entry.0 == key) {
+            self.entries.remove(at);
         }
     }
 
     /// The value at the smallest key not below `key`.
     #[inline]
     pub(super) fn successor(&self, key: u64) -> Option<BlockId> {
-        if self.keys.is_empty() { None } else { self.values.get(self.place(key)).copied() }
+        if self.entries.is_empty() { None } else { self.entries.get(self.place(key)).map(|entry| entry.1) }
     }
 }
 
