@@ -69,6 +69,7 @@ tables! {
     pools::spec_14_3_no_retry_while_a_pool_is_active
     pools::spec_14_3_empty_cache_skips_default_pools
     pools::spec_14_4_no_split_hands_out_whole_segments
+    pools::spec_4_4_an_overflow_pool_is_split_without_expandable_mode
     pools::spec_14_4_use_on_oom_serves_the_default_pool
 }
 

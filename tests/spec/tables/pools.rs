@@ -74,6 +74,19 @@ pub(crate) fn spec_14_4_no_split_hands_out_whole_segments(make: Make) {
     subject.end_pool(pool);
 }
 
+/// Asked of PyTorch's allocator: expandable mode, which would split 512 KiB off, is off for an overflow pool.
+pub(crate) fn spec_4_4_an_overflow_pool_is_split_without_expandable_mode(make: Make) {
+    let mut subject = make(160 * MIB, "");
+    let pool = subject.create_pool();
+    subject.set_use_on_oom(pool);
+    subject.begin_pool(pool).expect("not active");
+    cache(&mut *subject, 91_226_112);
+    subject.end_pool(pool);
+    subject.set_settings("expandable_segments:True");
+    alloc(&mut *subject, 91_750_400);
+    assert_eq!((allocated(&*subject), reserved(&*subject)), (92_274_688, 92_274_688));
+}
+
 pub(crate) fn spec_14_4_use_on_oom_serves_the_default_pool(make: Make) {
     let mut subject = make(GIB, "");
     let pool = subject.create_pool();
