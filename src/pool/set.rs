@@ -54,6 +54,16 @@ impl FreeSet {
         self.tails.iter().position(|tail| tail.2 == id)
     }
 
+    /// Takes it out if it is a tail, and says whether it was.
+    #[inline(always)]
+    fn unfile_tail(&mut self, slab: &Slab, id: BlockId) -> bool {
+        let tail = if slab[id].is_expandable() { self.tail_at(id) } else { None };
+        tail.is_some_and(|at| {
+            self.tails.remove(at);
+            true
+        })
+    }
+
     /// A tail has another size now, and may be another record.
     #[inline]
     fn refile_tail(&mut self, slab: &Slab, mut at: usize, id: BlockId) {
@@ -117,11 +127,7 @@ impl FreeSet {
     /// [`remove`](FreeSet::remove) where only ordinary blocks go, unless `MIXED`. Its state is for the caller to set.
     #[inline(always)]
     fn unfile<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED
-            && slab[id].is_expandable()
-            && let Some(at) = self.tail_at(id)
-        {
-            self.tails.remove(at);
+        if MIXED && self.unfile_tail(slab, id) {
             return;
         }
         self.index_of::<MIXED>(slab, id).remove(slab, id);
@@ -130,11 +136,7 @@ impl FreeSet {
     /// The same for what [`candidate`](FreeSet::candidate) found.
     #[inline(always)]
     pub(crate) fn unfile_candidate<const MIXED: bool>(&mut self, slab: &mut Slab, id: BlockId) {
-        if MIXED
-            && slab[id].is_expandable()
-            && let Some(at) = self.tail_at(id)
-        {
-            self.tails.remove(at);
+        if MIXED && self.unfile_tail(slab, id) {
             return;
         }
         self.index_of::<MIXED>(slab, id).remove_first(slab, id);
