@@ -37,6 +37,7 @@ pub(crate) fn must<T, E: Display>(result: Result<T, E>) -> T {
 /// before it gets there.
 #[inline]
 pub(crate) fn put<B>(place: &mut Option<B>, block: B) {
+    debug_assert!(place.is_none());
     std::mem::forget(place.replace(block));
 }
 

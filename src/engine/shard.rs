@@ -364,12 +364,9 @@ impl ShardState {
         shared: &Shared,
     ) {
         let block = &mut self.slab[id];
-        block.site = None;
+        (block.site, block.state) = (None, State::Free);
         let (pool, kind) = (block.pool, block.kind);
-        self.with_set(pool, kind, |set, slab| {
-            set.merge(slab, id, prev, next);
-            set.insert(slab, id);
-        });
+        self.with_set(pool, kind, |set, slab| set.file_merged::<true>(slab, id, prev, next));
         self.note_insertion(id, shared);
     }
 
