@@ -42,7 +42,7 @@ impl ShardState {
         if let Some(next) = next {
             (count, absorbed, after) = (count + 1, absorbed + self.slab[next].size, self.slab[next].next);
         }
-        let stays_split = !before.is_none() || !after.is_none();
+        let stays_split = BlockId::any(before, after);
         // Absorbed bytes were counted already: what is left is the block itself, or everything goes.
         let split_bytes = if stays_split { bytes } else { -(absorbed as i64) };
         Change { bytes, requested, split: i64::from(stays_split) - count, split_bytes, oversize }

@@ -52,38 +52,32 @@ impl Shard {
         if self.birth.is_forked() {
             return Handed::NONE;
         }
-        let mut state = self.lock_hot();
-        let request = state.request(bytes, Route::default(), 0, site);
-        if let Some(grant) = state.unpark(&request) {
-            return Handed::new(&grant);
-        }
-        if state.way != Way::Ordinary {
-            return self.hit_otherwise(state, bytes, site);
-        }
-        state.settle_lazy(self.shared());
-        state.take_plain::<false>(&request).as_ref().map_or(Handed::NONE, Handed::new)
+        self.hit_in(self.lock_hot(), bytes, site)
     }
 
-    /// The same where shards go another way; no block is parked that would do.
+    /// The same under a lock that was taken for something else too.
     #[inline(never)]
-    pub(super) fn hit_otherwise(
+    pub(super) fn hit_locked(
+        &self,
+        state: ShardGuard<'_, ShardState>,
+        bytes: u64,
+        site: &'static Location<'static>,
+    ) -> Handed {
+        self.hit_in(state, bytes, site)
+    }
+
+    #[inline(always)]
+    fn hit_in(
         &self,
         mut state: ShardGuard<'_, ShardState>,
         bytes: u64,
         site: &'static Location<'static>,
     ) -> Handed {
-        if state.gc_armed {
-            return Handed::NONE;
-        }
-        state.settle_lazy(self.shared());
         let request = state.request(bytes, Route::default(), 0, site);
-        let grant = if state.way == Way::Expandable {
-            state.take_plain::<true>(&request)
-        } else {
-            let found = state.find_free_uncounted(&request);
-            found.and_then(|id| state.hand_out(id, &request, self.shared()).ok())
-        };
-        grant.as_ref().map_or(Handed::NONE, Handed::new)
+        if let Some(grant) = state.unpark(&request) {
+            return Handed::new(&grant);
+        }
+        state.take_at_once(&request, self.shared())
     }
 
     /// Takes a live block back. `false`: it is not so simple, and nothing has changed.
@@ -105,6 +99,30 @@ impl Shard {
 }
 
 impl ShardState {
+    /// Hands out a block that is not parked. `NONE`: it is not so simple.
+    #[inline(always)]
+    fn take_at_once(&mut self, request: &Request, shared: &Shared) -> Handed {
+        self.settle_lazy(shared);
+        let grant = match self.way {
+            Way::Ordinary => self.take_plain::<false>(request),
+            Way::Expandable => self.take_plain::<true>(request),
+            Way::General => return self.take_generally(request.bytes, request.site, shared),
+        };
+        grant.as_ref().map_or(Handed::NONE, Handed::new)
+    }
+
+    /// The same in words, since a request that is referred to from outside is written to the stack on every hit.
+    #[inline(never)]
+    fn take_generally(&mut self, bytes: u64, site: &'static Location<'static>, shared: &Shared) -> Handed {
+        if self.gc_armed {
+            return Handed::NONE;
+        }
+        let request = self.request(bytes, Route::default(), 0, site);
+        let found = self.find_free_uncounted(&request);
+        let grant = found.and_then(|id| self.hand_out(id, &request, shared).ok());
+        grant.as_ref().map_or(Handed::NONE, Handed::new)
+    }
+
     /// Hands out the best fit. `None`, and nothing has changed: there is none, or credit is missing.
     #[inline(always)]
     fn take_plain<const EXPANDABLE: bool>(&mut self, request: &Request) -> Option<Grant> {
@@ -159,28 +177,23 @@ impl ShardState {
     /// Takes back a live block that no other stream uses. `false`, and nothing has changed: one does, or credit is missing.
     #[inline(always)]
     pub(super) fn free_at_once(&mut self, id: BlockId, shared: &Shared) -> bool {
-        if self.is_plain::<false>(id) {
-            return self.free_plain::<false>(id);
+        match self.way {
+            Way::Ordinary if self.is_plain::<false>(id) => self.free_plain::<false>(id),
+            Way::Expandable if self.is_plain::<true>(id) => self.free_plain::<true>(id),
+            _ => self.free_generally(id, shared),
         }
-        self.free_otherwise(id, shared)
     }
 
-    /// The same for one that is no [plain](Self::is_plain) one of the ordinary way.
     #[inline(never)]
-    fn free_otherwise(&mut self, id: BlockId, shared: &Shared) -> bool {
-        if self.is_plain::<true>(id) {
-            return self.free_plain::<true>(id);
-        }
+    fn free_generally(&mut self, id: BlockId, shared: &Shared) -> bool {
         !self.slab[id].has_uses && self.free_now(id, shared).is_ok()
     }
 
     /// Whether [`free_plain`](ShardState::free_plain) may take the block back.
     #[inline(always)]
     fn is_plain<const EXPANDABLE: bool>(&self, id: BlockId) -> bool {
-        let way = if EXPANDABLE { Way::Expandable } else { Way::Ordinary };
         let block = &self.slab[id];
-        self.way == way
-            && block.pool == DEFAULT_POOL
+        block.pool == DEFAULT_POOL
             && block.scope == 0
             && !block.has_uses
             && (EXPANDABLE || !block.is_expandable())

@@ -21,6 +21,7 @@ use crate::pool::block::{Block, BlockId};
 pub(crate) struct Lazy {
     /// `NONE`: there is no such block.
     block: BlockId,
+    /// `Out` while there is no block.
     stage: Stage,
     /// It was cut off the block that follows it, whose record keeps the last requested size [spec 3.4].
     cut: bool,
@@ -156,9 +157,7 @@ impl ShardState {
     /// Brings the counters up to date, files a parked block and makes a pending one that; nothing is watched then.
     #[inline]
     pub(crate) fn settle_lazy(&mut self, shared: &Shared) {
-        if self.lazy.block.is_none() {
-            return;
-        }
+        // Without a block neither is the case.
         if self.lazy.stage != Stage::Out || self.lazy.pairs > 0 {
             self.settle_watched(shared);
         }
@@ -167,6 +166,7 @@ impl ShardState {
 
     #[inline(never)]
     fn settle_watched(&mut self, shared: &Shared) {
+        debug_assert!(!self.lazy.block.is_none(), "{:?}", self.lazy);
         self.count_pairs();
         self.count_parked();
         let Lazy { block: id, stage, .. } = std::mem::take(&mut self.lazy);

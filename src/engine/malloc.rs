@@ -97,12 +97,11 @@ impl Core {
         };
         let mut state = self.lock_with_done(shard, &done);
         drop(done);
-        let request = state.request(bytes, Route::default(), scope, site);
-        let parked = state.unpark(&request);
-        if parked.is_some() || scope != 0 {
-            return Ok(parked);
+        if scope == 0 {
+            return Ok(shard.hit_locked(state, bytes, site).grant());
         }
-        Ok(shard.hit_otherwise(state, bytes, site).grant())
+        let request = state.request(bytes, Route::default(), scope, site);
+        Ok(state.unpark(&request))
     }
 
     /// Serves a request that nothing at hand was simple enough for.

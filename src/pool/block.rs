@@ -11,7 +11,9 @@ use crate::observe::snapshot::PoolKind;
 pub(crate) struct BlockId(pub(crate) u32);
 
 impl BlockId {
-    pub(crate) const NONE: BlockId = BlockId(u32::MAX);
+    /// No block. Every slab has a record for it, vacant and behind all addresses, so that a neighbour's state is read,
+    /// and a link back is written, without asking whether there is one.
+    pub(crate) const NONE: BlockId = BlockId(0);
 
     #[inline]
     pub(crate) fn is_none(self) -> bool {
@@ -21,6 +23,12 @@ impl BlockId {
     #[inline]
     pub(crate) fn some(self) -> Option<BlockId> {
         if self.is_none() { None } else { Some(self) }
+    }
+
+    /// Whether one of the two is a block, asked at once.
+    #[inline]
+    pub(crate) fn any(a: BlockId, b: BlockId) -> bool {
+        a.0 | b.0 != 0
     }
 }
 
@@ -157,7 +165,7 @@ impl Block {
     /// Whether the segment has other blocks [spec 0.3].
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
-        !self.prev.is_none() || !self.next.is_none()
+        BlockId::any(self.prev, self.next)
     }
 
     /// Allocated, or freed but still in use by another stream.
@@ -180,7 +188,10 @@ pub(crate) struct Slab {
 
 impl Slab {
     pub(crate) fn new() -> Self {
-        Slab { blocks: Vec::new(), vacant: BlockId::NONE }
+        // The one that `BlockId::NONE` names.
+        let mut none = Block::segment(u64::MAX, 0, 0, PoolKind::Small, NO_RESERVATION);
+        none.state = State::Vacant;
+        Slab { blocks: vec![none], vacant: BlockId::NONE }
     }
 
     /// Stores a record; a reused slot gets a new generation.
@@ -265,7 +276,7 @@ impl std::ops::Index<BlockId> for Slab {
     #[inline]
     fn index(&self, id: BlockId) -> &Block {
         debug_assert!((id.0 as usize) < self.blocks.len(), "{id:?} of {}", self.blocks.len());
-        // SAFETY: ids are made by `insert`, `insert_front` and nothing else, records are never dropped, and nobody mixes
+        // SAFETY: ids are made by `new`, `insert`, `insert_front` and nothing else, records are never dropped, and nobody mixes
         // the ids of two slabs; one that comes from outside goes through `get`. A hit indexes some ten times.
         unsafe { self.blocks.get_unchecked(id.0 as usize) }
     }
@@ -277,5 +288,24 @@ impl std::ops::IndexMut<BlockId> for Slab {
         debug_assert!((id.0 as usize) < self.blocks.len(), "{id:?} of {}", self.blocks.len());
         // SAFETY: as above.
         unsafe { self.blocks.get_unchecked_mut(id.0 as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_block_has_a_record_that_nobody_finds() {
+        let mut slab = Slab::new();
+        assert!(slab.get(BlockId::NONE).is_none());
+        assert_eq!(slab.iter().count(), 0);
+        assert_eq!(slab[BlockId::NONE].state, State::Vacant);
+        let id = slab.insert(Block::segment(512, 512, 0, PoolKind::Small, NO_RESERVATION));
+        assert!(id.some().is_some(), "an id of a block is never that of none");
+        assert!(BlockId::any(id, BlockId::NONE) && BlockId::any(BlockId::NONE, id));
+        assert!(!BlockId::any(BlockId::NONE, BlockId::NONE));
+        slab.remove(id);
+        assert_eq!(slab.iter().count(), 0);
     }
 }

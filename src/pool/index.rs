@@ -63,9 +63,7 @@ impl FreeIndex {
                 heir
             }
         };
-        if let Some(sibling) = sibling.some() {
-            slab[sibling].set_back(heir.some().unwrap_or(back));
-        }
+        slab[sibling].set_back(heir.some().unwrap_or(back));
         let before = &mut slab[back];
         if before.child == id {
             before.child = after;
@@ -88,9 +86,7 @@ fn meld(slab: &mut Slab, a: BlockId, b: BlockId) -> BlockId {
     let first = slab[top].child;
     slab[below].sibling = first;
     slab[below].set_back(top);
-    if let Some(first) = first.some() {
-        slab[first].set_back(below);
-    }
+    slab[first].set_back(below);
     slab[top].child = below;
     top
 }

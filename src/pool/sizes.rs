@@ -23,7 +23,7 @@ pub(super) struct SizeMap {
 
 #[derive(Debug)]
 struct Flat {
-    /// By class: the root plus one; 0 where there is none.
+    /// By class: the root, as a number; that of no block is 0.
     roots: Box<[u32; FLAT]>,
     /// One bit per class.
     words: Box<[u64; WORDS]>,
@@ -60,7 +60,7 @@ impl SizeMap {
             return self.beyond.get(key);
         }
         let root = self.flat.as_ref()?.roots[key as usize];
-        root.checked_sub(1).map(BlockId)
+        BlockId(root).some()
     }
 
     /// Sets the value at `key`, which may be there.
@@ -75,7 +75,7 @@ impl SizeMap {
         let Some(Flat { roots, words }) = &mut self.flat else { return };
         let key = key as usize;
         let (word, group) = (key / 64, key / 4096);
-        roots[key] = value.0 + 1;
+        roots[key] = value.0;
         words[word] |= bit(key);
         self.groups[group] |= bit(word);
         self.top |= bit(group);
@@ -93,7 +93,7 @@ impl SizeMap {
             return self.beyond.set(key, value);
         }
         if let Some(flat) = &mut self.flat {
-            flat.roots[key as usize] = value.0 + 1;
+            flat.roots[key as usize] = value.0;
         }
     }
 
@@ -141,7 +141,7 @@ impl SizeMap {
             word = self.next_group(group)?;
             bits = words[word];
         }
-        roots[word * 64 + bits.trailing_zeros() as usize].checked_sub(1).map(BlockId)
+        BlockId(roots[word * 64 + bits.trailing_zeros() as usize]).some()
     }
 
     /// The first word in use in the groups after this one.
@@ -171,7 +171,7 @@ mod tests {
                 let key = key >> (shift * 4);
                 match op {
                     0 => {
-                        let value = BlockId(key as u32 ^ 5);
+                        let value = BlockId((key as u32 ^ 5) + 1);
                         if model.insert(key, value).is_some() { map.replace(key, value) } else { map.set(key, value) }
                     }
                     1 => if let Some((&k, _)) = model.range(key..).next() {
