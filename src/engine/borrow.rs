@@ -7,7 +7,7 @@ use super::shard::{Grant, Request};
 use super::shards::Shard;
 use crate::device::{DeviceError, DeviceResult};
 use crate::error::Result;
-use crate::pool::block::{Block, NO_RESERVATION, State};
+use crate::pool::block::{Block, State};
 
 impl Core {
     /// Moves the best-fitting idle whole segment of another stream to the request's stream and serves the
@@ -82,7 +82,7 @@ fn take_segment(lender: &Shard, request: &Request, addr: u64, size: u64) -> Opti
     let same = |b: &Block| b.addr == addr && b.size == size && b.state == State::Free && !b.is_split();
     let id = state.free_blocks(request.pool, request.kind).into_iter().find(|(_, b)| same(b))?.0;
     state.remove_free(id);
-    let mut block = Block::segment(addr, size, request.pool, request.kind, NO_RESERVATION);
+    let mut block = Block::segment(addr, size, request.pool, request.kind, false);
     block.segment_site = state.slab[id].segment_site;
     state.slab.remove(id);
     Some(block)

@@ -168,9 +168,9 @@ impl Core {
             return Ok(false);
         }
         let reservation = Reservation::new(base, bytes, page, request.kind, request.pool);
-        let index = growth.reservations.insert(reservation);
+        growth.reservations.insert(reservation);
         let mut state = shard.lock();
-        let id = state.slab.insert(Block::segment(base, bytes, request.pool, request.kind, index));
+        let id = state.slab.insert(Block::segment(base, bytes, request.pool, request.kind, true));
         state.part_insert_unmapped(id);
         Ok(true)
     }
@@ -184,10 +184,9 @@ impl Core {
         bytes: u64,
         request: &Request,
     ) -> Result<bool> {
-        let (addr, index) = {
-            let state = shard.lock();
-            (state.slab[id].addr, state.slab[id].reservation)
-        };
+        let addr = shard.lock().slab[id].addr;
+        // Always found: every expandable block lies in one.
+        let index = growth.reservations.place_of(addr).unwrap_or(u32::MAX);
         let page = growth.reservations.get(index).map_or(1, |r| r.page);
         let bytes = ceil_to(bytes, page);
         let over_cap = !self.mirror_defects() && self.beyond_cap(bytes);
@@ -202,7 +201,11 @@ impl Core {
         self.pools.note_driver_bytes(request.pool, bytes as i64);
         self.ledger.lock().range_mapped(request.kind, bytes);
         let mut state = shard.lock();
-        state.slab[id].segment_site = Some(request.site);
+        // Who asked for the first of a run is remembered.
+        let before =
+            chain::prev_in(&state.slab, id, State::Unmapped).map_or(state.slab[id].prev, |_| BlockId::NONE);
+        state.slab[id].segment_site =
+            before.some().map_or(Some(request.site), |before| state.slab[before].segment_site);
         state.record(TraceAction::SegmentMap, addr, bytes, Some(request.site));
         state.file_mapped(id, bytes, &self.shared);
         Ok(true)
@@ -242,7 +245,7 @@ impl Core {
             let Some(block) = state.slab.get(id).filter(|b| b.state == State::Free && b.addr == addr) else {
                 return Ok(());
             };
-            let index = block.reservation;
+            let Some(index) = growth.reservations.place_of(addr) else { return Ok(()) };
             let Some(r) = growth.reservations.get(index) else { return Ok(()) };
             let start = r.base + ceil_to(block.addr - r.base, r.page);
             let end = r.base + (block.end() - r.base) / r.page * r.page;
@@ -277,12 +280,17 @@ impl Core {
             state.file_free(id, &self.shared);
             return false;
         }
-        let site = state.slab[id].segment_site;
+        let last = chain::last_of_run(&state.slab, id);
+        let site = state.slab[last].segment_site;
         state.record(TraceAction::SegmentUnmap, start, end - start, site);
         let before = (state.slab[id].addr < start).then(|| {
             let size = start - state.slab[id].addr;
             chain::split_front(&mut state.slab, id, size)
         });
+        // What is before the hole ends a run now.
+        if let Some(ends) = state.slab[id].prev.some() {
+            state.slab[ends].segment_site = site;
+        }
         let after = (state.slab[id].end() > end).then(|| chain::split_back(&mut state.slab, id, end - start));
         state.file_unmapped(id);
         for part in [before, after].into_iter().flatten() {

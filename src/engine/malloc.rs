@@ -13,7 +13,7 @@ use super::{Core, Growth, attention};
 use crate::device::{DeviceResult, Stream};
 use crate::error::{Error, Result};
 use crate::observe::history::TraceAction;
-use crate::pool::block::{Block, BlockId, NO_RESERVATION};
+use crate::pool::block::{Block, BlockId};
 use crate::size::{REQUEST_CEILING, pool_kind};
 
 type Site = &'static Location<'static>;
@@ -301,7 +301,7 @@ impl Core {
         self.pools.note_driver_bytes(request.pool, segment as i64);
         self.ledger.lock().segment_obtained(request.kind, segment, rules.max_split);
         let mut state = shard.lock();
-        let mut block = Block::segment(addr, segment, request.pool, request.kind, NO_RESERVATION);
+        let mut block = Block::segment(addr, segment, request.pool, request.kind, false);
         block.segment_site = Some(request.site);
         let id = state.slab.insert(block);
         state.record(TraceAction::SegmentAlloc, addr, segment, Some(request.site));

@@ -38,13 +38,17 @@ impl Reservations {
         self.all.get_mut(index as usize)?.as_mut()
     }
 
-    pub(super) fn insert(&mut self, reservation: Reservation) -> u32 {
-        if let Some(slot) = self.all.iter().position(Option::is_none) {
-            self.all[slot] = Some(reservation);
-            return slot as u32;
+    pub(super) fn insert(&mut self, reservation: Reservation) {
+        match self.all.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(reservation),
+            None => self.all.push(Some(reservation)),
         }
-        self.all.push(Some(reservation));
-        (self.all.len() - 1) as u32
+    }
+
+    /// The place of the one that an address lies in.
+    pub(super) fn place_of(&self, addr: u64) -> Option<u32> {
+        let has = |r: &Reservation| (r.base..r.base + r.bytes).contains(&addr);
+        self.all.iter().position(|slot| slot.as_ref().is_some_and(has)).map(|at| at as u32)
     }
 
     /// Forgets a reservation whose address space goes back.
@@ -81,9 +85,9 @@ impl Reservations {
         runs
     }
 
-    /// Live reservations: (base, bytes, page, handles of mapped pages by index).
+    /// The one that an address lies in.
     pub(crate) fn covering(&self, addr: u64) -> Option<&Reservation> {
-        self.all.iter().flatten().find(|r| (r.base..r.base + r.bytes).contains(&addr))
+        self.all.get(self.place_of(addr)? as usize)?.as_ref()
     }
 }
 

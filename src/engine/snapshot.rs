@@ -66,7 +66,7 @@ impl Core {
         for shard in self.shards.by_stream() {
             let state = shard.lock();
             for run in state.runs() {
-                let first = run[0];
+                let (first, last) = (run[0], run[run.len() - 1]);
                 segments.push(SegmentInfo {
                     device,
                     address: first.addr,
@@ -78,7 +78,7 @@ impl Core {
                     segment_type: first.kind,
                     segment_pool_id: self.pools.id_of(first.pool),
                     is_expandable: first.is_expandable(),
-                    frames: frames(first.segment_site),
+                    frames: frames(last.segment_site),
                     blocks: run.iter().map(|b| block_info(b)).collect(),
                 });
             }

@@ -121,7 +121,7 @@ fn check_block(
     if block.size == 0 || !block.size.is_multiple_of(512) {
         fault("has an impossible size");
     }
-    if (block.kind, block.pool, block.reservation) != (first.kind, first.pool, first.reservation) {
+    if (block.kind, block.pool, block.is_expandable()) != (first.kind, first.pool, first.is_expandable()) {
         fault("does not belong to its segment");
     }
     if block.state == State::Held {

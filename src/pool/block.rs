@@ -94,9 +94,6 @@ pub(crate) enum State {
     Held,
 }
 
-/// Marks a block as part of no expandable reservation.
-pub(crate) const NO_RESERVATION: u32 = u32::MAX;
-
 /// One block: a range of a segment. What a cache hit touches comes first and fills one cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
@@ -125,24 +122,23 @@ pub(crate) struct Block {
     pub(crate) has_uses: bool,
     /// Whether it is part of an expandable reservation.
     pub(super) expandable: bool,
-    /// That reservation, or [`NO_RESERVATION`].
-    pub(crate) reservation: u32,
     /// Outstanding events.
     pub(crate) events: u32,
     /// Value of the pool's search counter when it became free [spec 8.3].
     pub(crate) gc_base: u64,
-    /// Who asked for the segment. Kept up to date in a segment's first block, and in all of a reservation.
+    /// Who asked for the segment: kept up to date in the last block of a segment, or of a run of mapped ones. What is cut off
+    /// leaves that where it is.
     pub(crate) segment_site: Option<&'static Location<'static>>,
 }
 
-const _: () = assert!(std::mem::offset_of!(Block, reservation) == 64);
+const _: () = assert!(std::mem::offset_of!(Block, events) == 64);
 
 /// Words of a record.
 const WORDS: usize = size_of::<Block>() / size_of::<u64>();
 
 impl Block {
     /// A block that covers a whole segment, not in any set yet.
-    pub(crate) fn segment(addr: u64, size: u64, pool: u32, kind: PoolKind, reservation: u32) -> Self {
+    pub(crate) fn segment(addr: u64, size: u64, pool: u32, kind: PoolKind, expandable: bool) -> Self {
         Block {
             addr,
             size,
@@ -157,8 +153,7 @@ impl Block {
             state: State::Held,
             kind,
             has_uses: false,
-            expandable: reservation != NO_RESERVATION,
-            reservation,
+            expandable,
             events: 0,
             gc_base: 0,
             site: None,
@@ -209,7 +204,7 @@ pub(crate) struct Slab {
 impl Slab {
     pub(crate) fn new() -> Self {
         // The one that `BlockId::NONE` names.
-        let mut none = Block::segment(u64::MAX, 0, 0, PoolKind::Small, NO_RESERVATION);
+        let mut none = Block::segment(u64::MAX, 0, 0, PoolKind::Small, false);
         none.state = State::Vacant;
         Slab { blocks: vec![none], vacant: BlockId::NONE }
     }
@@ -229,38 +224,27 @@ impl Slab {
     }
 
     /// A record for the first `size` bytes of the block `rest`, linked to its neighbours; they are not linked to it.
-    /// Its state, requested bytes, site and scope are for the caller to set. Writes the first cache line only, where it
-    /// can: the rest of the record is what it was before, or is set when the block becomes free.
+    /// Its state, requested bytes, site and scope are for the caller to set. Writes the first cache line only: the rest of
+    /// the record is what it was before, or is set when it matters.
     #[inline(always)]
     pub(super) fn insert_front(&mut self, rest: BlockId, size: u64) -> BlockId {
         let Block { addr, pool, kind, prev, expandable, .. } = self[rest];
         let id = if self.vacant.is_none() { self.grow() } else { self.vacant };
         let block = &mut self[id];
-        let (vacant, was_expandable) = (block.next, block.expandable);
+        let vacant = block.next;
         (block.addr, block.size) = (addr, size);
         (block.prev, block.next) = (prev, rest);
         block.pool = pool;
         block.generation = block.generation.wrapping_add(1);
-        (block.kind, block.has_uses) = (kind, false);
+        (block.kind, block.has_uses, block.expandable) = (kind, false, expandable);
         self.vacant = vacant;
-        if prev.is_none() || expandable || was_expandable {
-            self.copy_origin(rest, id);
-        }
         id
-    }
-
-    /// Where the memory comes from: that is in the second cache line.
-    #[inline(never)]
-    fn copy_origin(&mut self, from: BlockId, to: BlockId) {
-        let Block { reservation, segment_site, expandable, .. } = self[from];
-        let block = &mut self[to];
-        (block.reservation, block.segment_site, block.expandable) = (reservation, segment_site, expandable);
     }
 
     /// One more vacant record.
     #[cold]
     fn grow(&mut self) -> BlockId {
-        let mut block = Block::segment(0, 0, 0, PoolKind::Small, NO_RESERVATION);
+        let mut block = Block::segment(0, 0, 0, PoolKind::Small, false);
         (block.state, block.next) = (State::Vacant, self.vacant);
         let id = BlockId::at(self.blocks.len());
         self.blocks.push(block);
@@ -327,7 +311,7 @@ mod tests {
         assert!(slab.get(BlockId::NONE).is_none());
         assert_eq!(slab.iter().count(), 0);
         assert_eq!(slab[BlockId::NONE].state, State::Vacant);
-        let id = slab.insert(Block::segment(512, 512, 0, PoolKind::Small, NO_RESERVATION));
+        let id = slab.insert(Block::segment(512, 512, 0, PoolKind::Small, false));
         assert!(id.some().is_some(), "an id of a block is never that of none");
         assert!(BlockId::any(id, BlockId::NONE) && BlockId::any(BlockId::NONE, id));
         assert!(!BlockId::any(BlockId::NONE, BlockId::NONE));
@@ -338,7 +322,7 @@ mod tests {
     #[test]
     fn every_id_names_its_own_record() {
         let mut slab = Slab::new();
-        let block = |n: u64| Block::segment(n * 512, 512, 0, PoolKind::Small, NO_RESERVATION);
+        let block = |n: u64| Block::segment(n * 512, 512, 0, PoolKind::Small, false);
         let ids: Vec<BlockId> = (0..100).map(|n| slab.insert(block(n))).collect();
         for (n, &id) in (0..).zip(&ids) {
             assert_eq!(slab[id].addr, n * 512);

@@ -30,7 +30,7 @@ pub(crate) fn cut_front(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
 pub(crate) fn split_back(slab: &mut Slab, id: BlockId, size: u64) -> BlockId {
     let front = &mut slab[id];
     let mut back =
-        Block::segment(front.addr + size, front.size - size, front.pool, front.kind, front.reservation);
+        Block::segment(front.addr + size, front.size - size, front.pool, front.kind, front.is_expandable());
     back.segment_site = front.segment_site;
     back.prev = id;
     back.next = front.next;
@@ -53,10 +53,6 @@ pub(crate) fn absorb_prev(slab: &mut Slab, id: BlockId) {
     block.addr = addr;
     block.size += size;
     block.prev = before;
-    if before.is_none() || block.is_expandable() {
-        // In the second cache line; the record's owner is gone, but not what it says.
-        slab[id].segment_site = slab[gone].segment_site;
-    }
     if let Some(before) = before.some() {
         slab[before].next = id;
     }
@@ -73,7 +69,17 @@ pub(crate) fn absorb_next(slab: &mut Slab, id: BlockId) {
     block.next = after;
     if let Some(after) = after.some() {
         slab[after].prev = id;
+        if slab[after].state != State::Unmapped {
+            return;
+        }
     }
+    // It was the last of its run. In the second cache line; the record's owner is gone, but not what it says.
+    slab[id].segment_site = slab[gone].segment_site;
+}
+
+/// The last block of the segment, or of the run of mapped blocks, that `id` is in.
+pub(crate) fn last_of_run(slab: &Slab, id: BlockId) -> BlockId {
+    walk(slab, id).take_while(|(_, b)| b.state != State::Unmapped).last().map_or(id, |(last, _)| last)
 }
 
 /// The neighbour before `id` if it is in `state`.
@@ -98,4 +104,44 @@ pub(crate) fn walk(slab: &Slab, head: BlockId) -> impl Iterator<Item = (BlockId,
         at = slab[id].next;
         Some((id, &slab[id]))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::snapshot::PoolKind;
+    use proptest::prelude::*;
+    use std::panic::Location;
+
+    proptest! {
+        /// However a segment is cut and joined again, its last block knows who asked for it.
+        #[test]
+        fn the_last_block_knows_who_asked_for_the_segment(
+            ops in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), 1u64..9), 1..80),
+        ) {
+            let mut slab = Slab::new();
+            let site = Location::caller();
+            let mut whole = Block::segment(1 << 30, 64 * 512, 0, PoolKind::Small, false);
+            whole.segment_site = Some(site);
+            slab.insert(whole);
+            for (op, which, units) in ops {
+                let ids: Vec<BlockId> = slab.iter().map(|(id, _)| id).collect();
+                let id = ids[which.index(ids.len())];
+                let cut = slab[id].size > units * 512;
+                match op {
+                    0 if cut => { split_front(&mut slab, id, units * 512); }
+                    1 if cut => { split_back(&mut slab, id, units * 512); }
+                    2 if !slab[id].prev.is_none() => absorb_prev(&mut slab, id),
+                    3 if !slab[id].next.is_none() => absorb_next(&mut slab, id),
+                    _ => {}
+                }
+                let heads: Vec<BlockId> = slab.iter().filter(|(_, b)| b.prev.is_none()).map(|(id, _)| id).collect();
+                prop_assert_eq!(heads.len(), 1);
+                let last = last_of_run(&slab, heads[0]);
+                prop_assert!(slab[last].next.is_none());
+                prop_assert!(slab[last].segment_site.is_some_and(|known| std::ptr::eq(known, site)));
+                prop_assert_eq!(walk(&slab, heads[0]).map(|(_, b)| b.size).sum::<u64>(), 64 * 512);
+            }
+        }
+    }
 }

@@ -137,7 +137,7 @@ fn merge_children(slab: &mut Slab, id: BlockId) -> BlockId {
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::{Block, NO_RESERVATION};
+    use super::super::block::Block;
     use super::*;
     use crate::observe::snapshot::PoolKind;
     use proptest::prelude::*;
@@ -153,7 +153,7 @@ mod tests {
                 let (size, addr) = (units * 512, spot << 20);
                 if op <= 2 {
                     if model.keys().any(|&(_, a)| a == addr) { continue; }
-                    let id = slab.insert(Block::segment(addr, size, 0, PoolKind::Small, NO_RESERVATION));
+                    let id = slab.insert(Block::segment(addr, size, 0, PoolKind::Small, false));
                     index.insert(&mut slab, id);
                     model.insert((size, addr), id);
                 } else {

@@ -14,4 +14,5 @@ mod oom_text;
 mod pictures;
 #[cfg(feature = "import")]
 mod requests;
+mod sites;
 mod summary;
