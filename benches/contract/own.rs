@@ -55,16 +55,20 @@ impl<S: Subject> Runner<'_, S> {
     /// A pair whose block is used on a second stream, and the driver's event calls alone; on a GPU also in a program
     /// that has launched a kernel.
     pub(crate) fn record_stream(&mut self) -> io::Result<()> {
-        self.recorded_pair("pair", "driver_event")?;
+        self.recorded_pair("pair", "pair_of_handles", "driver_event")?;
         if must(self.testbed.launch_kernel()) {
-            self.recorded_pair("pair_after_kernel", "driver_event_after_kernel")?;
+            let after = ["pair_after_kernel", "pair_of_handles_after_kernel", "driver_event_after_kernel"];
+            self.recorded_pair(after[0], after[1], after[2])?;
         }
         Ok(())
     }
 
-    fn recorded_pair(&mut self, pair: &str, driver: &str) -> io::Result<()> {
+    fn recorded_pair(&mut self, pair: &str, handles: &str, driver: &str) -> io::Result<()> {
         let allocator = self.allocator();
         let side = self.testbed.side_stream();
+        self.repeat(Cell::new("record_stream", handles, "ns_per_pair"), || {
+            must(allocator.alloc_on(black_box(4 * KIB), Stream::DEFAULT)).record_stream(side);
+        })?;
         self.repeat(Cell::new("record_stream", pair, "ns_per_pair"), || {
             let address = must(allocator.alloc_raw(black_box(4 * KIB), Stream::DEFAULT));
             must(allocator.record_stream_raw(address, side));

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::{Event, Stream};
-use crate::engine::{Core, Freed, Given, Grant, Place, Shard};
+use crate::engine::{Core, Freed, Given, Grant, Locked, Place, Shard};
 use crate::error::{Error, Result};
 use crate::pool::block::{BlockId, State};
 
@@ -180,7 +180,7 @@ impl Allocation {
     /// [`Error::Device`] if an event for another stream could not be recorded; the block is kept back until
     /// that works, and is not lost.
     pub fn free(self) -> Result<()> {
-        let outcome = self.shard().map(|shard| give_back(shard, self.block, self.address));
+        let outcome = self.shard().map(|shard| give_back(shard, None, self.block, self.address));
         std::mem::forget(self);
         outcome.unwrap_or(Ok(()))
     }
@@ -265,14 +265,20 @@ fn core_of(shard: &Shard) -> &Core {
 
 /// Frees a block that is out. Takes words, not the handle, which needs no place in memory then.
 #[inline(never)]
-fn give_back(shard: &Shard, block: BlockId, address: u64) -> Result<()> {
+fn give_back(shard: &Shard, locked: Option<Locked<'_>>, block: BlockId, address: u64) -> Result<()> {
     let core = core_of(shard);
     core.check_process()?;
-    let mut state = shard.lock_hot();
+    let mut state = locked.unwrap_or_else(|| shard.lock_hot());
     let freed = core.free_locked(&mut state, block);
     let last = state.closing && state.is_done();
     if matches!(freed, Freed::Done) && !last {
         return Ok(());
+    }
+    if let Freed::UsedBy(stream) = freed {
+        match core.free_used_locked(shard, state, block, stream) {
+            Ok(outcome) => return Ok(outcome?),
+            Err(locked) => state = locked,
+        }
     }
     // Still under the lock, so the core is alive: hold it for the rest.
     let Some(alive) = shard.core.upgrade() else { return Ok(()) };
@@ -289,9 +295,9 @@ impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
         let Some(shard) = self.shard() else { return };
-        if !shard.free_hit(self.block) {
+        if let Err(locked) = shard.free_hit(self.block) {
             // A failure keeps the block back for another try; `free` is there for those who want to know.
-            let _ = give_back(shard, self.block, self.address);
+            let _ = give_back(shard, locked, self.block, self.address);
         }
     }
 }

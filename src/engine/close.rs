@@ -19,7 +19,7 @@ pub(crate) struct Closing {
 impl Core {
     /// The last handle goes. Whether blocks are still out; the caller then forgets one strong count for them.
     pub(crate) fn close(&self) -> bool {
-        self.shards.with_all(|states| {
+        let open = self.shards.with_all(|states| {
             let mut open = 0;
             for state in states.iter_mut() {
                 state.closing = true;
@@ -28,7 +28,11 @@ impl Core {
             }
             self.closing.open_shards.store(open, Ordering::Release);
             open > 0
-        })
+        });
+        // Who gave back a block that another stream uses, before the shard was closing, took the queues of events before it
+        // let go of the shard, and needs the core until it lets go of them (`free_used_locked`).
+        drop(self.events.state.lock());
+        open
     }
 
     /// A closing shard's last block came back. Whether it was the last shard.

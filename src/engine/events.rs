@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::capture::{Deferred, Predecessors};
-use super::lock::{DriverGuard, DriverMutex, ShardGuard};
+use super::lock::{DriverGuard, DriverMutex};
 use super::queues::{Queues, Waiting};
-use super::shard::ShardState;
-use super::shards::Shard;
+use super::shards::{Locked, Shard};
 use super::uses::Uses;
 use super::{Core, attention};
 use crate::device::{DeviceResult, Event, Stream};
@@ -55,8 +54,20 @@ impl Core {
     /// The second half of a free of a block that one other stream uses: it is `Pending`, and the use was taken
     /// from it.
     pub(super) fn free_used(&self, shard: &Shard, block: BlockId, stream: Stream) -> DeviceResult<()> {
-        let (mut events, pool_active) = self.expect_events();
-        if pool_active {
+        self.free_used_in(self.events.state.lock(), shard, block, stream)
+    }
+
+    /// The same with the queues of events, which may be all that keeps the core alive (see [`close`](Core::close)): they
+    /// are let go last.
+    #[inline]
+    fn free_used_in(
+        &self,
+        mut events: DriverGuard<'_, EventState>,
+        shard: &Shard,
+        block: BlockId,
+        stream: Stream,
+    ) -> DeviceResult<()> {
+        if self.expect_events() {
             self.defer(&mut events, shard, block, Uses::of_one(stream));
             return Ok(());
         }
@@ -67,25 +78,42 @@ impl Core {
         Ok(())
     }
 
+    /// [`free_used`](Self::free_used) by who has the shard's lock and no count of the core. The lock comes back, and nothing
+    /// has changed, where the allocator ends or somebody else has the queues.
+    #[inline]
+    pub(crate) fn free_used_locked<'a>(
+        &self,
+        shard: &Shard,
+        state: Locked<'a>,
+        block: BlockId,
+        stream: Stream,
+    ) -> Result<DeviceResult<()>, Locked<'a>> {
+        if state.closing {
+            return Err(state);
+        }
+        let Some(events) = self.events.state.try_lock() else { return Err(state) };
+        drop(state);
+        Ok(self.free_used_in(events, shard, block, stream))
+    }
+
     /// The same for a block with several uses.
     pub(super) fn free_with_uses(&self, shard: &Shard, block: BlockId, uses: Uses) -> DeviceResult<()> {
-        let (mut events, pool_active) = self.expect_events();
-        if pool_active {
+        let mut events = self.events.state.lock();
+        if self.expect_events() {
             self.defer(&mut events, shard, block, uses);
             return Ok(());
         }
         self.insert_events(&mut events, shard, block, uses)
     }
 
-    /// Every malloc looks for events from now on. Also whether some pool is active.
+    /// Every malloc looks for events from now on. Whether some pool is active. Under the lock of the events.
     #[inline]
-    fn expect_events(&self) -> (DriverGuard<'_, EventState>, bool) {
-        let events = self.events.state.lock();
+    fn expect_events(&self) -> bool {
         let attention = self.attention();
         if attention & attention::EVENTS == 0 {
             self.attend(attention::EVENTS);
         }
-        (events, attention & attention::POOLS != 0)
+        attention & attention::POOLS != 0
     }
 
     /// Freed while some pool is active: its events must wait.
@@ -210,11 +238,7 @@ impl Core {
 
     /// Locks the shard, and completes what was left of [`process_events_but_last`](Self::process_events_but_last).
     #[inline]
-    pub(super) fn lock_with_done<'a>(
-        &self,
-        shard: &'a Shard,
-        done: &LastDone<'_>,
-    ) -> ShardGuard<'a, ShardState> {
+    pub(super) fn lock_with_done<'a>(&self, shard: &'a Shard, done: &LastDone<'_>) -> Locked<'a> {
         if done.shard == shard.index {
             return self.tell_done(shard, done.block);
         }
@@ -301,19 +325,14 @@ impl Core {
 
     /// The same; the shard stays locked.
     #[inline(always)]
-    fn tell_done<'a>(&self, shard: &'a Shard, block: BlockId) -> ShardGuard<'a, ShardState> {
+    fn tell_done<'a>(&self, shard: &'a Shard, block: BlockId) -> Locked<'a> {
         let mut state = shard.lock_hot();
         if state.park_pending(block) { state } else { self.tell_unwatched(shard, state, block) }
     }
 
     /// The rest of [`tell_done`](Self::tell_done): the block is not the one handed out last.
     #[inline(never)]
-    fn tell_unwatched<'a>(
-        &self,
-        shard: &'a Shard,
-        mut state: ShardGuard<'a, ShardState>,
-        block: BlockId,
-    ) -> ShardGuard<'a, ShardState> {
+    fn tell_unwatched<'a>(&self, shard: &'a Shard, mut state: Locked<'a>, block: BlockId) -> Locked<'a> {
         state.settle_lazy(&self.shared);
         if state.event_done(block, &self.shared).is_ok() {
             return state;

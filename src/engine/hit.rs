@@ -11,11 +11,10 @@ use std::panic::Location;
 
 use super::change::hand_out_change;
 use super::counters::Change;
-use super::lock::ShardGuard;
 use super::parts::DEFAULT_POOL;
 use super::private::Route;
 use super::shard::{Grant, Request, ShardState, Way};
-use super::shards::Shard;
+use super::shards::{Locked, Shard};
 use super::shared::Shared;
 use crate::observe::snapshot::PoolKind;
 use crate::pool::block::{BlockId, State};
@@ -59,7 +58,7 @@ impl Shard {
     #[inline(never)]
     pub(super) fn hit_locked(
         &self,
-        state: ShardGuard<'_, ShardState>,
+        state: Locked<'_>,
         bytes: u64,
         site: &'static Location<'static>,
     ) -> Handed {
@@ -67,12 +66,7 @@ impl Shard {
     }
 
     #[inline(always)]
-    fn hit_in(
-        &self,
-        mut state: ShardGuard<'_, ShardState>,
-        bytes: u64,
-        site: &'static Location<'static>,
-    ) -> Handed {
+    fn hit_in(&self, mut state: Locked<'_>, bytes: u64, site: &'static Location<'static>) -> Handed {
         let request = state.request(bytes, Route::default(), 0, site);
         if let Some(grant) = state.unpark(&request) {
             return Handed::new(&grant);
@@ -80,21 +74,22 @@ impl Shard {
         state.take_at_once(&request, self.shared())
     }
 
-    /// Takes a live block back. `false`: it is not so simple, and nothing has changed.
+    /// Takes a live block back. An error: it is not so simple, and nothing has changed that matters. The lock is for who
+    /// goes on; there is none in a forked child.
     #[inline(never)]
-    pub(crate) fn free_hit(&self, id: BlockId) -> bool {
+    pub(crate) fn free_hit(&self, id: BlockId) -> Result<(), Option<Locked<'_>>> {
         if self.birth.is_forked() {
-            return false;
+            return Err(None);
         }
         let mut state = self.lock_hot();
         if !state.watches || id.is_none() {
-            return false;
+            return Err(Some(state));
         }
         if state.is_watched(id) {
-            return state.park(id);
+            return if state.park(id) { Ok(()) } else { Err(Some(state)) };
         }
         state.settle_lazy(self.shared());
-        state.free_at_once(id, self.shared())
+        if state.free_at_once(id, self.shared()) { Ok(()) } else { Err(Some(state)) }
     }
 }
 

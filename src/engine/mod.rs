@@ -95,7 +95,7 @@ pub(crate) use self::fork::Birth;
 pub(crate) use self::free::Freed;
 pub(crate) use self::private::{Activity, next_capture_pool, next_user_pool};
 pub(crate) use self::shard::Grant;
-pub(crate) use self::shards::Shard;
+pub(crate) use self::shards::{Locked, Shard};
 pub(crate) use self::trace::set_metadata;
 
 /// Reasons why a malloc must look up before it may take the short way.

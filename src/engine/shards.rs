@@ -36,19 +36,19 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// Locks the shard and brings it up to date.
-    pub(crate) fn lock(&self) -> ShardGuard<'_, ShardState> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         let mut state = self.state.lock();
         state.settle_lazy(&self.shared);
         state
     }
 
     /// [`lock_hot`](Shard::lock_hot), before others who come.
-    pub(super) fn lock_hot_asked(&self) -> ShardGuard<'_, ShardState> {
+    pub(super) fn lock_hot_asked(&self) -> Locked<'_> {
         lock_asked(&self.state)
     }
 
     /// [`lock`](Shard::lock), before others who come.
-    fn lock_asked(&self) -> ShardGuard<'_, ShardState> {
+    fn lock_asked(&self) -> Locked<'_> {
         let mut state = lock_asked(&self.state);
         state.settle_lazy(&self.shared);
         state
@@ -62,12 +62,12 @@ impl Shard {
     /// Locks the shard as it is: a block may be parked, or pending and still watched. Only for the short ways: malloc's,
     /// free's, `record_stream`'s, and that of an event that is done.
     #[inline]
-    pub(crate) fn lock_hot(&self) -> ShardGuard<'_, ShardState> {
+    pub(crate) fn lock_hot(&self) -> Locked<'_> {
         self.state.lock()
     }
 
     /// [`lock_hot`](Shard::lock_hot), unless somebody has the lock.
-    pub(super) fn try_lock_hot(&self) -> Option<ShardGuard<'_, ShardState>> {
+    pub(super) fn try_lock_hot(&self) -> Option<Locked<'_>> {
         self.state.try_lock()
     }
 }
@@ -78,8 +78,11 @@ struct Node {
     next: OnceLock<Box<Node>>,
 }
 
+/// A shard's lock, and what it guards.
+pub(crate) type Locked<'a> = ShardGuard<'a, ShardState>;
+
 /// All locked states of a device, in the order in which they are locked.
-pub(crate) type AllStates<'a> = SmallVec<[ShardGuard<'a, ShardState>; 16]>;
+pub(crate) type AllStates<'a> = SmallVec<[Locked<'a>; 16]>;
 
 #[derive(Debug)]
 pub(crate) struct Shards {

@@ -1,6 +1,6 @@
 //! Blocks that outlive the allocator's last handle.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use gpucache::device::Stream;
@@ -66,6 +66,34 @@ fn the_last_block_may_wait_for_a_stream() {
         drop(kept);
         // The end waits for the stream instead of taking memory from under it.
         assert!(device.blocked_waits() > 0);
+        device.assert_clean();
+    }
+}
+
+/// The freeing threads need what the last handle takes with it until their events are queued.
+#[test]
+fn used_blocks_come_back_while_the_last_handle_goes() {
+    for round in 0..200 {
+        let (device, allocator) = fresh();
+        let blocks: Vec<_> = (0..3).map(|_| blocks(&allocator)).collect();
+        blocks.iter().flatten().for_each(|block| block.record_stream(Stream::from_raw(24)));
+        let start = Arc::new(Barrier::new(blocks.len() + 1));
+        let threads: Vec<_> = blocks
+            .into_iter()
+            .map(|blocks| {
+                let start = start.clone();
+                thread::spawn(move || {
+                    start.wait();
+                    drop(blocks);
+                })
+            })
+            .collect();
+        start.wait();
+        (0..round % 20 * 50).for_each(|_| std::hint::spin_loop());
+        drop(allocator);
+        for thread in threads {
+            thread.join().unwrap();
+        }
         device.assert_clean();
     }
 }
