@@ -1,5 +1,7 @@
 //! Expandable segments: address space reserved once, memory mapped into it page by page [spec 13].
 
+use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 
 use super::pages::Reservation;
@@ -167,7 +169,7 @@ impl Core {
             self.device.address_free(base, bytes)?;
             return Ok(false);
         }
-        let reservation = Reservation::new(base, bytes, page, request.kind, request.pool);
+        let reservation = Reservation::new(base, bytes, page, request);
         growth.reservations.insert(reservation);
         let mut state = shard.lock();
         let id = state.slab.insert(Block::segment(base, bytes, request.pool, request.kind, true));
@@ -187,7 +189,7 @@ impl Core {
         let addr = shard.lock().slab[id].addr;
         // Always found: every expandable block lies in one.
         let index = growth.reservations.place_of(addr).unwrap_or(u32::MAX);
-        let page = growth.reservations.get(index).map_or(1, |r| r.page);
+        let (page, site) = growth.reservations.get(index).map_or((1, request.site), |r| (r.page, r.site));
         let bytes = ceil_to(bytes, page);
         let over_cap = !self.mirror_defects() && self.beyond_cap(bytes);
         let mapped =
@@ -201,11 +203,7 @@ impl Core {
         self.pools.note_driver_bytes(request.pool, bytes as i64);
         self.ledger.lock().range_mapped(request.kind, bytes);
         let mut state = shard.lock();
-        // Who asked for the first of a run is remembered.
-        let before =
-            chain::prev_in(&state.slab, id, State::Unmapped).map_or(state.slab[id].prev, |_| BlockId::NONE);
-        state.slab[id].segment_site =
-            before.some().map_or(Some(request.site), |before| state.slab[before].segment_site);
+        state.slab[id].segment_site = Some(site);
         state.record(TraceAction::SegmentMap, addr, bytes, Some(request.site));
         state.file_mapped(id, bytes, &self.shared);
         Ok(true)
@@ -263,7 +261,7 @@ impl Core {
             self.pools.note_driver_bytes(pool, -(bytes as i64));
             self.ledger.lock().range_unmapped(kind, bytes);
         }
-        let gone = self.file_unmapped_range(shard, id, start, unmapped_to);
+        let gone = self.file_unmapped_range(shard, id, start..unmapped_to, r.site);
         if gone {
             let (base, bytes) = (r.base, r.bytes);
             growth.reservations.remove(index);
@@ -273,23 +271,27 @@ impl Core {
     }
 
     /// Files the parts of a held block of which `[start, end)` was unmapped. Whether the whole reservation is
-    /// unmapped now; its block is gone then.
-    fn file_unmapped_range(&self, shard: &Shard, id: BlockId, start: u64, end: u64) -> bool {
+    /// unmapped now; its block is gone then. `site` is who asked for the reservation.
+    fn file_unmapped_range(
+        &self,
+        shard: &Shard,
+        id: BlockId,
+        Range { start, end }: Range<u64>,
+        site: &'static Location<'static>,
+    ) -> bool {
         let mut state = shard.lock();
         if start == end {
             state.file_free(id, &self.shared);
             return false;
         }
-        let last = chain::last_of_run(&state.slab, id);
-        let site = state.slab[last].segment_site;
-        state.record(TraceAction::SegmentUnmap, start, end - start, site);
+        state.record(TraceAction::SegmentUnmap, start, end - start, Some(site));
         let before = (state.slab[id].addr < start).then(|| {
             let size = start - state.slab[id].addr;
             chain::split_front(&mut state.slab, id, size)
         });
         // What is before the hole ends a run now.
         if let Some(ends) = state.slab[id].prev.some() {
-            state.slab[ends].segment_site = site;
+            state.slab[ends].segment_site = Some(site);
         }
         let after = (state.slab[id].end() > end).then(|| chain::split_back(&mut state.slab, id, end - start));
         state.file_unmapped(id);

@@ -1,6 +1,9 @@
 //! Reserved address space, and the physical memory that is mapped into it page by page [spec 13.2, 13.3].
 
+use std::panic::Location;
+
 use super::Core;
+use super::shard::Request;
 use crate::device::{Device, DeviceError, DeviceResult, HandleType, PhysicalHandle, Stream};
 use crate::observe::snapshot::PoolKind;
 
@@ -12,6 +15,8 @@ pub(crate) struct Reservation {
     pub(super) page: u64,
     pub(super) kind: PoolKind,
     pub(super) pool: u32,
+    /// Who asked for it.
+    pub(super) site: &'static Location<'static>,
     /// The physical memory behind each page that is mapped; as long as the highest of them ever demanded.
     pages: Vec<Option<PhysicalHandle>>,
 }
@@ -93,8 +98,9 @@ impl Reservations {
 
 impl Reservation {
     /// Address space with nothing mapped in it.
-    pub(super) fn new(base: u64, bytes: u64, page: u64, kind: PoolKind, pool: u32) -> Self {
-        Reservation { base, bytes, page, kind, pool, pages: Vec::new() }
+    pub(super) fn new(base: u64, bytes: u64, page: u64, request: &Request) -> Self {
+        let &Request { kind, pool, site, .. } = request;
+        Reservation { base, bytes, page, kind, pool, site, pages: Vec::new() }
     }
 
     pub(crate) fn base(&self) -> u64 {

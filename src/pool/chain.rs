@@ -77,11 +77,6 @@ pub(crate) fn absorb_next(slab: &mut Slab, id: BlockId) {
     slab[id].segment_site = slab[gone].segment_site;
 }
 
-/// The last block of the segment, or of the run of mapped blocks, that `id` is in.
-pub(crate) fn last_of_run(slab: &Slab, id: BlockId) -> BlockId {
-    walk(slab, id).take_while(|(_, b)| b.state != State::Unmapped).last().map_or(id, |(last, _)| last)
-}
-
 /// The neighbour before `id` if it is in `state`.
 #[inline]
 pub(crate) fn prev_in(slab: &Slab, id: BlockId, state: State) -> Option<BlockId> {
@@ -107,6 +102,7 @@ pub(crate) fn walk(slab: &Slab, head: BlockId) -> impl Iterator<Item = (BlockId,
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::observe::snapshot::PoolKind;
@@ -137,7 +133,7 @@ mod tests {
                 }
                 let heads: Vec<BlockId> = slab.iter().filter(|(_, b)| b.prev.is_none()).map(|(id, _)| id).collect();
                 prop_assert_eq!(heads.len(), 1);
-                let last = last_of_run(&slab, heads[0]);
+                let last = walk(&slab, heads[0]).map(|(id, _)| id).last().unwrap();
                 prop_assert!(slab[last].next.is_none());
                 prop_assert!(slab[last].segment_site.is_some_and(|known| std::ptr::eq(known, site)));
                 prop_assert_eq!(walk(&slab, heads[0]).map(|(_, b)| b.size).sum::<u64>(), 64 * 512);
