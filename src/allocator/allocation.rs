@@ -275,6 +275,7 @@ fn give_back(shard: &Shard, locked: Option<Locked<'_>>, block: BlockId, address:
         return Ok(());
     }
     if let Freed::UsedBy(stream) = freed {
+        // What keeps the core alive is told there.
         match core.free_used_locked(shard, state, block, stream) {
             Ok(outcome) => return Ok(outcome?),
             Err(locked) => state = locked,

@@ -80,6 +80,9 @@ impl Core {
 
     /// [`free_used`](Self::free_used) by who has the shard's lock and no count of the core. The lock comes back, and nothing
     /// has changed, where the allocator ends or somebody else has the queues.
+    ///
+    /// The core lives until the shard is let go, since the allocator does not end, and then until the queues are, since
+    /// closing waits for them.
     #[inline]
     pub(crate) fn free_used_locked<'a>(
         &self,

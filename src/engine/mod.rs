@@ -12,8 +12,8 @@
 //!
 //! User code (callbacks, filters, upstreams) is called under `growth` at most.
 
-// A hit is two functions, `Shard::hit` and `Shard::free_hit`, into which all of its small steps belong: what is called
-// instead costs it up to a sixth.
+// A hit is two functions, `Shard::hit` (`hit_locked` is the same again) and `Shard::free_hit`, into which all of its small
+// steps belong: what is called instead costs it up to a sixth.
 #![allow(clippy::inline_always)]
 
 mod addresses;

@@ -8,13 +8,13 @@ use std::panic::Location;
 use crate::observe::snapshot::PoolKind;
 
 /// Names a block record in its shard's [`Slab`]: counts the words of the records before it, so that its address needs no
-/// more than the processor's own scaling (3 % of a replay).
+/// more than the processor's own scaling (2 to 3 % of a replay).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct BlockId(pub(crate) u32);
 
 impl BlockId {
-    /// No block. Every slab has a record for it, vacant and behind all addresses, so that a neighbour's state is read,
-    /// and a link back is written, without asking whether there is one.
+    /// No block. Every slab has a record for it, vacant and behind all addresses, so that a neighbour's state is read, and
+    /// a heap's links are written, without asking whether there is one.
     pub(crate) const NONE: BlockId = BlockId(0);
 
     /// The record at a place. Where there is no number for it left, the host has no memory for it: there are 32 GiB
@@ -57,8 +57,9 @@ pub(crate) type BlockMap<V> = HashMap<BlockId, V, BuildHasherDefault<BlockHasher
 pub(crate) struct BlockHasher(u64);
 
 impl Hasher for BlockHasher {
+    /// Ids count words, so the lowest bits of the product say nothing; they are what chooses the bucket.
     fn finish(&self) -> u64 {
-        self.0
+        self.0 ^ self.0 >> 32
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -285,8 +286,8 @@ impl std::ops::Index<BlockId> for Slab {
     #[inline]
     fn index(&self, id: BlockId) -> &Block {
         debug_assert!(self.has(id), "{id:?} of {}", self.blocks.len());
-        // SAFETY: ids are made by `at` for a record that `blocks` has or gets at once, records are never dropped, and nobody
-        // mixes the ids of two slabs; one that comes from outside goes through `get`. So this many words from the start
+        // SAFETY: ids are made by `at` for a record that `blocks` has or gets at once, and are carried about as numbers that
+        // nobody changes; records are never dropped, and nobody mixes the ids of two slabs; one that comes from outside goes through `get`. So this many words from the start
         // begins a record. A hit indexes some ten times.
         unsafe { &*self.blocks.as_ptr().byte_add(id.0 as usize * size_of::<u64>()) }
     }
@@ -317,6 +318,20 @@ mod tests {
         assert!(!BlockId::any(BlockId::NONE, BlockId::NONE));
         slab.remove(id);
         assert_eq!(slab.iter().count(), 0);
+    }
+
+    #[test]
+    fn ids_are_spread_over_the_buckets() {
+        let hash = |place| {
+            let mut hasher = BlockHasher::default();
+            hasher.write_u32(BlockId::at(place).0);
+            hasher.finish()
+        };
+        for shift in [0, 57] {
+            let mut seen = [false; 128];
+            (0..1000).for_each(|place| seen[(hash(place) >> shift) as usize % 128] = true);
+            assert!(seen.iter().filter(|seen| **seen).count() > 120, "bits from {shift} on");
+        }
     }
 
     #[test]
